@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 SECTIONS: Final = {
     "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
-    "Rate": ("good", "bad", "undo", "chat"),
+    "Rate": ("good", "bad", "undo", "answers", "watch", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
         "report", "rollback", "promote", "reset",
@@ -44,6 +44,8 @@ EXAMPLES: Final = {
     "good": ("good", "good --session trip"),
     "bad": ("bad too long, use bullets", "bad --id rl-3ha20msqjac77bj925bkhklo"),
     "undo": ("undo", "undo --rater ann"),
+    "answers": ("answers", "answers -n 50 --unrated --json"),
+    "watch": ("watch", "watch --session trip"),
     "chat": ("chat", "chat --vs v3"),
     "status": ("status", "status --watch", "status --json"),
     "train": ("train", "train --tune"),

@@ -88,6 +88,51 @@ def _name_answer(rating: dict[str, Any]) -> str:
 
 
 @rate_app.command()
+def answers(
+    number: Annotated[int, typer.Option("-n", "--number", min=1, max=1000, help="How many.")] = 20,
+    session: Annotated[str | None, typer.Option(help="Those of this session.")] = None,
+    unrated: Annotated[bool, typer.Option("--unrated", help="Those that nobody has rated.")] = False,
+    side: Annotated[bool, typer.Option("--side", help="Also what agents ask for themselves.")] = False,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest answers, with their ids and ratings."""
+    from urllib.parse import urlencode
+
+    query: dict[str, Any] = {"limit": number, "session": session, "unrated": "1" if unrated else None}
+    query["turn"] = None if side else "main"
+    filters = urlencode({name: value for name, value in query.items() if value is not None})
+    page = client_of(home).call("GET", f"/rl/completions?{filters}")
+    if as_json:
+        print_json(page)
+    elif not page["data"]:
+        print("No answer is here yet: send one through rlproxy." if not (session or unrated) else "None is like that.")
+    else:
+        from proxy.cli.answers import print_answers
+
+        print_answers(page["data"])
+
+
+@rate_app.command()
+def watch(
+    session: Annotated[str | None, typer.Option(help="Answers of this session alone.")] = None,
+    rater: Rater = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rate each finished answer with one key, in a split of your terminal."""
+    from proxy.cli import watch as panel
+
+    client = client_of(home)
+    if as_json:
+        panel.print_each(client, session, rater, lambda answer: print_json(answer, indent=None))
+    elif not sys.stdin.isatty() or not sys.stdout.isatty():
+        fail("watch draws on a terminal; with --json it prints each finished answer as a line.", 2)
+    else:
+        panel.Panel(client, session, rater).run()
+
+
+@rate_app.command()
 def chat(
     version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
     vs: Annotated[str | None, typer.Option("--vs", help="Another one beside it; you pick, blindly.")] = None,

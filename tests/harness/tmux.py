@@ -82,6 +82,9 @@ class Tmux:
         """By tmux's names: Enter, C-c, C-d; or a letter."""
         await self._tmux("send-keys", *names)
 
+    async def resize(self, columns: int, lines: int) -> None:
+        await self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
+
     async def line(self, text: str) -> None:
         await self._tmux("send-keys", "-l", text)
         await self.keys("Enter")

@@ -1,0 +1,336 @@
+"""`rlproxy watch`: a panel for a split terminal, where one key rates each finished answer.
+
+Owns the queue of answers, the keys and what is drawn. It shows the oldest answer that nobody has rated, and moves on
+only when a key says so. An answer that ends meanwhile waits behind it, so a key never rates what was not on the screen.
+Side turns never come here. It is a client like any other: it looks each second, and rates over `/v1/feedback`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from proxy.cli.answers import ago, rated_as, text_of
+from proxy.cli.common import some
+from proxy.cli.http import HomeClient
+from proxy.cli.tables import console
+from proxy.client import Refused, Unreachable
+from proxy.conversation.first_words import quote_text
+from proxy.core.version_names import label
+
+EVERY_S: Final = 1.0
+STATUS_EVERY_S: Final = 10.0
+SETTLE_S: Final = 0.3  # after a new answer is shown: a key that was meant for the one before
+AT_ONCE: Final = 50  # answers looked at each time
+KEYS: Final = "1 good  2 bad  3 skip  c comment  f fix  u undo  ←→ others  q quit"
+ARROWS: Final = {b"\x1b[D": "left", b"\x1b[C": "right", b"\x1bOD": "left", b"\x1bOC": "right"}
+
+Word = Literal["good", "bad"]
+
+
+class AnswerQueue:
+    """Finished main answers without a rating, oldest first."""
+
+    def __init__(self, rater: str | None = None) -> None:
+        self._rater = rater
+        self._answers: list[dict[str, Any]] = []
+        self._passed: set[str] = set()  # rated or skipped here
+        self._is_first_look = True
+        self._position = 0
+
+    @property
+    def current(self) -> dict[str, Any] | None:
+        return self._answers[self._position] if self._answers else None
+
+    @property
+    def count(self) -> int:
+        return len(self._answers)
+
+    @property
+    def place(self) -> int:
+        """The position of the current answer, from 1."""
+        return self._position + 1
+
+    def update(self, newest_first: Sequence[dict[str, Any]]) -> None:
+        """The first look takes only the newest answer: the one that the person has before them."""
+        by_id = {answer["id"]: answer for answer in newest_first}
+        kept = [by_id.get(answer["id"], answer) for answer in self._answers]
+        self._keep([answer for answer in kept if not self._is_rated(answer)])
+        ended = [answer for answer in newest_first if answer["status"] == "done" and answer["turn"] == "main"]
+        if self._is_first_look:
+            self._passed = {answer["id"] for answer in ended[1:]}
+            self._is_first_look = False
+        known = {answer["id"] for answer in self._answers} | self._passed
+        for answer in reversed(ended):
+            if answer["id"] not in known and not self._is_rated(answer):
+                self._answers.append(answer)
+
+    def move(self, step: int) -> None:
+        if self._answers:
+            self._position = min(max(self._position + step, 0), len(self._answers) - 1)
+
+    def drop(self, id: str) -> None:
+        """It was rated or skipped."""
+        self._passed.add(id)
+        self._keep([answer for answer in self._answers if answer["id"] != id])
+
+    def put_back(self, answer: dict[str, Any]) -> None:
+        """Its rating was taken back: it is shown again."""
+        self._passed.discard(answer["id"])
+        self._answers.insert(self._position, answer)
+
+    def _keep(self, answers: list[dict[str, Any]]) -> None:
+        current = self.current
+        self._answers = answers
+        if current is not None and current in answers:
+            self._position = answers.index(current)
+        self.move(0)
+
+    def _is_rated(self, answer: dict[str, Any]) -> bool:
+        return rated_as(answer, self._rater) != ""
+
+
+class GivenRating(NamedTuple):
+    id: str
+    word: str
+    answer: dict[str, Any]
+
+
+class Panel:
+    def __init__(self, client: HomeClient, session: str | None, rater: str | None) -> None:
+        self._client = client
+        self._rater = rater
+        self._query = urlencode({"limit": AT_ONCE, "turn": "main", **({"session": session} if session else {})})
+        self._queue = AnswerQueue(rater)
+        self._given: list[GivenRating] = []
+        self._line = ""  # what the last key did
+        self._problem = ""
+        self._progress = ""
+        self._progress_at = 0.0  # monotonic
+        self._shown_at = 0.0
+        self._shown_id: str | None = None
+
+    def run(self) -> None:
+        """Until q or Ctrl-C."""
+        self._client.call("GET", "/rl/status")  # a wrong key or a wrong home is said at once
+        terminal = console()
+        with _keys_at_once(), Live(console=terminal, screen=True, auto_refresh=False) as live:
+            while True:
+                self._look()
+                live.update(self._drawn(terminal), refresh=True)
+                key = _read_key(EVERY_S)
+                if key == "q":
+                    return
+                if key:
+                    self._act(key, live)
+
+    # Looking
+
+    def _look(self) -> None:
+        try:
+            self._queue.update(self._client.ask("GET", f"/rl/completions?{self._query}")["data"])
+            if time.monotonic() - self._progress_at > STATUS_EVERY_S:
+                self._progress = progress_line(self._client.ask("GET", "/rl/status"))
+                self._progress_at = time.monotonic()
+            self._problem = ""
+        except (Refused, Unreachable) as error:
+            self._problem = str(error)
+
+    # Acting
+
+    def _act(self, key: str, live: Live) -> None:
+        answer = self._queue.current
+        try:
+            if key == "u":
+                self._undo()
+            elif key in ("left", "right"):
+                self._queue.move(1 if key == "right" else -1)
+            elif answer is None:
+                self._line = "no answer waits"
+            elif time.monotonic() - self._shown_at < SETTLE_S:
+                self._line = "that key came as the answer changed, and did nothing"
+            elif key in ("1", "2"):
+                self._rate(answer, "good" if key == "1" else "bad")
+            elif key == "3":
+                self._queue.drop(answer["id"])
+                self._line = f"skipped {quote_text(answer['text'] or '')}"
+            elif key == "c":
+                self._comment(answer, live)
+            elif key == "f":
+                self._fix(answer, live)
+        except (Refused, Unreachable) as error:
+            self._line = str(error)
+
+    def _rate(self, answer: dict[str, Any], word: Word, **texts: str) -> None:
+        body = {"completion_id": answer["id"], "rating": word, "rater": self._rater, "source": "cli", **texts}
+        rating = self._client.ask("POST", "/v1/feedback", body)
+        self._given.append(GivenRating(rating["id"], word, answer))
+        self._queue.drop(answer["id"])
+        extra = "".join(f", with your {name}" for name in texts)
+        self._line = f"rated {word}{extra}: {quote_text(answer['text'] or '')}"
+        self._progress_at = 0.0  # it has changed
+
+    def _undo(self) -> None:
+        if not self._given:
+            self._line = "nothing was rated here yet"
+            return
+        given = self._given.pop()
+        self._client.ask("DELETE", f"/v1/feedback/{given.id}")
+        self._queue.put_back(given.answer)
+        self._line = f"taken back: {given.word} for {quote_text(given.answer['text'] or '')}"
+        self._progress_at = 0.0
+
+    def _comment(self, answer: dict[str, Any], live: Live) -> None:
+        with _asking(live):
+            comment = _input(f"{quote_text(answer['text'] or '')}\nYour comment (Enter: none): ")
+            word = _input("1 good, 2 bad: ") if comment else ""
+        if word not in ("1", "2"):
+            self._line = "no comment was sent"
+            return
+        self._rate(answer, "good" if word == "1" else "bad", comment=comment)
+
+    def _fix(self, answer: dict[str, Any], live: Live) -> None:
+        with _asking(live):
+            correction = edited(answer["text"] or "")
+        if correction is None:
+            self._line = "nothing was changed, so nothing was sent"
+            return
+        self._rate(answer, "bad", correction=correction)
+
+    # Drawing
+
+    def _drawn(self, terminal: Console) -> RenderableType:
+        answer = self._queue.current
+        if (id := answer["id"] if answer else None) != self._shown_id:
+            self._shown_id, self._shown_at = id, time.monotonic()
+        head = Text(self._progress, style="dim", no_wrap=True, overflow="ellipsis")
+        foot = [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in (self._line,) if line]
+        foot += [Text(self._problem, style="red")] if self._problem else []
+        foot.append(Text(KEYS, style="dim"))
+        if answer is None:
+            return Group(head, Text("\nEach finished answer comes here; none waits.\n"), *foot)
+        rows = max(terminal.height - 5 - sum(len(line.wrap(terminal, terminal.width)) for line in foot), 1)
+        place = f"{self._queue.place} of {self._queue.count}" if self._queue.count > 1 else "1 waits"
+        return Group(head, _title(answer, place), _cut(terminal, text_or_error(answer), rows), Text(), *foot)
+
+
+def progress_line(status: dict[str, Any]) -> str:
+    """Which version answers, and how far the next run is."""
+    ratings, run = status["ratings"], status["training"]["run"]
+    version = "" if status["trains"] else f"{label(status['live'])} answers · "
+    if run is not None:
+        return f"{version}run {run} is under way"
+    return f"{version}{ratings['fresh']} of {ratings['needed']} ratings for the next run"
+
+
+def text_or_error(answer: dict[str, Any]) -> str:
+    return str(answer["text"] or text_of(answer))
+
+
+def edited(text: str) -> str | None:
+    """The text as a person changed it in their editor; None where it is the same, or empty."""
+    editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    with tempfile.NamedTemporaryFile("w+", suffix=".md", encoding="utf-8") as file:  # readable by nobody else
+        file.write(text)
+        file.flush()
+        try:
+            subprocess.run([*editor, file.name], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise Refused(f"your editor ({editor[0]}) did not end well ({error}), so nothing was sent") from None
+        with open(file.name, encoding="utf-8") as changed:  # an editor may have put another file in its place
+            after = changed.read().strip()
+    return None if after in ("", text.strip()) else after
+
+
+def _title(answer: dict[str, Any], place: str) -> Text:
+    session = f" · {answer['session']}" if answer["session"] else ""
+    when = ago(time.time() - answer["created_at"])
+    return Text(f"{place} · {when} ago{session}", style="cyan", no_wrap=True, overflow="ellipsis")
+
+
+def _cut(terminal: Console, text: str, rows: int) -> Text:
+    """Its first rows, and how many more there are."""
+    lines = Text(text).wrap(terminal, terminal.width)
+    if len(lines) <= rows:
+        return Text("\n").join(lines)
+    return Text("\n").join([*lines[: rows - 1], Text(f"… {some(len(lines) - rows + 1, 'more line')}", style="dim")])
+
+
+@contextmanager
+def _keys_at_once() -> Iterator[None]:
+    """Keys come without Enter and are not shown; afterwards the terminal is as before."""
+    descriptor = sys.stdin.fileno()
+    original = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, original)
+
+
+@contextmanager
+def _asking(live: Live) -> Iterator[None]:
+    """The ordinary terminal for a question, and the panel again behind it."""
+    descriptor = sys.stdin.fileno()
+    panel = termios.tcgetattr(descriptor)
+    ordinary = termios.tcgetattr(descriptor)
+    ordinary[3] |= termios.ICANON | termios.ECHO
+    live.stop()
+    try:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, ordinary)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSAFLUSH, panel)  # what was typed ahead means no key
+        live.start()
+
+
+def _input(prompt: str) -> str:
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        return ""
+
+
+def _read_key(timeout_s: float) -> str:
+    """One key, or an arrow by its name; empty where none came in time. A paste is not a key."""
+    descriptor = sys.stdin.fileno()
+    if not select.select([descriptor], [], [], timeout_s)[0]:
+        return ""
+    raw = os.read(descriptor, 4096)
+    if not raw:  # the terminal is gone
+        return "q"
+    if raw in ARROWS:
+        return ARROWS[raw]
+    return raw.decode("utf-8", "replace").lower() if len(raw) == 1 else ""
+
+
+def print_each(client: HomeClient, session: str | None, rater: str | None, emit: Any) -> None:
+    """For programs: each finished main answer as it comes, until Ctrl-C."""
+    query = urlencode({"limit": AT_ONCE, "turn": "main", **({"session": session} if session else {})})
+    queue = AnswerQueue(rater)
+    try:
+        while True:
+            queue.update(client.call("GET", f"/rl/completions?{query}")["data"])
+            while (answer := queue.current) is not None:
+                emit(answer)
+                queue.drop(answer["id"])
+            time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        return
