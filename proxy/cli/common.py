@@ -65,6 +65,17 @@ def some(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
+def progress_line(status: dict[str, Any]) -> str:
+    """Which version answers, and how far the next run is."""
+    from proxy.core.version_names import label
+
+    ratings, run = status["ratings"], status["training"]["run"]
+    version = "" if status["trains"] else f"{label(status['live'])} answers · "
+    if run is not None:
+        return f"{version}run {run} is under way"
+    return f"{version}{ratings['fresh']} of {ratings['needed']} ratings for the next run"
+
+
 def mask(text: str, *keys: str | None) -> str:
     """Without these keys, where there are any; the longer ones first, should one be part of another."""
     for key in filter(None, keys):

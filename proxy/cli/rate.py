@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json, show
+from proxy.cli.common import AsJson, Home, client_of, print_json, progress_line, show
 from proxy.cli.failing import fail
 
 rate_app = typer.Typer()
@@ -57,12 +57,14 @@ def _rate(
         body["session"] = session
     else:
         body["completion_id"] = id or "last"
-    answer = client_of(home).call("POST", "/v1/feedback", body)
+    client = client_of(home)
+    answer = client.call("POST", "/v1/feedback", body)
     if as_json:
         print_json(answer)
     else:
         note = ", as before" if answer["duplicate"] else "; replaces your earlier rating" if answer["replaced"] else ""
         print(f"rated {word}: {_name_answer(answer)}{note}")
+        print(progress_line(client.call("GET", "/rl/status")))
 
 
 @rate_app.command()

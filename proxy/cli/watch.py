@@ -26,12 +26,11 @@ from rich.live import Live
 from rich.text import Text
 
 from proxy.cli.answers import ago, rated_as, text_of
-from proxy.cli.common import some
+from proxy.cli.common import progress_line, some
 from proxy.cli.http import HomeClient
 from proxy.cli.tables import console
 from proxy.client import Refused, Unreachable
 from proxy.conversation.first_words import quote_text
-from proxy.core.version_names import label
 
 EVERY_S: Final = 1.0
 STATUS_EVERY_S: Final = 10.0
@@ -227,15 +226,6 @@ class Panel:
         rows = max(terminal.height - 5 - sum(len(line.wrap(terminal, terminal.width)) for line in foot), 1)
         place = f"{self._queue.place} of {self._queue.count}" if self._queue.count > 1 else "1 waits"
         return Group(head, _title(answer, place), _cut(terminal, text_or_error(answer), rows), Text(), *foot)
-
-
-def progress_line(status: dict[str, Any]) -> str:
-    """Which version answers, and how far the next run is."""
-    ratings, run = status["ratings"], status["training"]["run"]
-    version = "" if status["trains"] else f"{label(status['live'])} answers · "
-    if run is not None:
-        return f"{version}run {run} is under way"
-    return f"{version}{ratings['fresh']} of {ratings['needed']} ratings for the next run"
 
 
 def text_or_error(answer: dict[str, Any]) -> str:

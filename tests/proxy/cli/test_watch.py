@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cli.watch import SETTLE_S, AnswerQueue, edited, progress_line
+from proxy.cli.common import progress_line
+from proxy.cli.watch import SETTLE_S, AnswerQueue, edited
 from proxy.client import Refused
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -127,18 +128,24 @@ def test_a_correction_is_what_the_editor_leaves(tmp_path: Path, monkeypatch: pyt
 
 async def shown_reply(terminal: Tmux, *, after: str | None = None) -> str:
     """The reply that the panel shows, once it is another one than `after`."""
-    async with asyncio.timeout(SHOWN_S):
-        while True:
-            replies = re.findall(r"You said: \w+ \d+", (await terminal.screen()).partition("rated ")[0])
-            if replies and replies[-1] != after:
-                return str(replies[-1])
-            await asyncio.sleep(0.05)
+    screen = ""
+    try:
+        async with asyncio.timeout(SHOWN_S):
+            while True:
+                screen = await terminal.screen()
+                replies = re.findall(r"You said: \w+ \d+", screen.partition("rated ")[0])
+                if replies and replies[-1] != after:
+                    return str(replies[-1])
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"the panel stayed at {after}:\n{screen}") from None
 
 
 @pytest.mark.skipif(not installed(), reason=MISSING)
 async def test_in_a_terminal_each_answer_is_rated_once_and_as_meant(cli: Proxy, tmp_path: Path) -> None:
     """Answers come while keys are pressed, side turns among them; the panel is killed, and its window made small."""
-    env = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    env = {**inherited, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = f"{sys.executable} -m proxy.cli watch --home {cli.home}"
     rated: dict[str, str] = {}
 
