@@ -68,15 +68,15 @@ class AnswerQueue:
     def update(self, newest_first: Sequence[dict[str, Any]]) -> None:
         """The first look takes only the newest answer: the one that the person has before them."""
         by_id = {answer["id"]: answer for answer in newest_first}
-        kept = [by_id.get(answer["id"], answer) for answer in self._answers]
-        self._keep([answer for answer in kept if not self._is_rated(answer)])
+        waiting = [by_id.get(answer["id"], answer) for answer in self._answers]
+        self._keep([answer for answer in waiting if not self._is_rated(answer)])
         ended = [answer for answer in newest_first if answer["status"] == "done" and answer["turn"] == "main"]
         if self._is_first_look:
             self._passed = {answer["id"] for answer in ended[1:]}
             self._is_first_look = False
-        known = {answer["id"] for answer in self._answers} | self._passed
+        ids = {answer["id"] for answer in self._answers} | self._passed
         for answer in reversed(ended):
-            if answer["id"] not in known and not self._is_rated(answer):
+            if answer["id"] not in ids and not self._is_rated(answer):
                 self._answers.append(answer)
 
     def move(self, step: int) -> None:
@@ -116,12 +116,12 @@ class Panel:
         self._rater = rater
         self._query = urlencode({"limit": AT_ONCE, "turn": "main", **({"session": session} if session else {})})
         self._queue = AnswerQueue(rater)
-        self._given: list[GivenRating] = []
+        self._ratings: list[GivenRating] = []
         self._line = ""  # what the last key did
         self._problem = ""
         self._progress = ""
         self._progress_at = 0.0  # monotonic
-        self._shown_at = 0.0
+        self._change_s = 0.0
         self._shown_id: str | None = None
 
     def run(self) -> None:
@@ -161,7 +161,7 @@ class Panel:
                 self._queue.move(1 if key == "right" else -1)
             elif answer is None:
                 self._line = "no answer waits"
-            elif time.monotonic() - self._shown_at < SETTLE_S:
+            elif time.monotonic() - self._change_s < SETTLE_S:
                 self._line = "that key came as the answer changed, and did nothing"
             elif key in ("1", "2"):
                 self._rate(answer, "good" if key == "1" else "bad")
@@ -178,20 +178,21 @@ class Panel:
     def _rate(self, answer: dict[str, Any], word: Word, **texts: str) -> None:
         body = {"completion_id": answer["id"], "rating": word, "rater": self._rater, "source": "cli", **texts}
         rating = self._client.ask("POST", "/v1/feedback", body)
-        self._given.append(GivenRating(rating["id"], word, answer))
+        self._ratings.append(GivenRating(rating["id"], word, answer))
         self._queue.drop(answer["id"])
         extra = "".join(f", with your {name}" for name in texts)
         self._line = f"rated {word}{extra}: {quote_text(answer['text'] or '')}"
         self._progress_at = 0.0  # it has changed
 
     def _undo(self) -> None:
-        if not self._given:
+        if not self._ratings:
             self._line = "nothing was rated here yet"
             return
-        given = self._given.pop()
-        self._client.ask("DELETE", f"/v1/feedback/{given.id}")
-        self._queue.put_back(given.answer)
-        self._line = f"taken back: {given.word} for {quote_text(given.answer['text'] or '')}"
+        rating = self._ratings[-1]
+        self._client.ask("DELETE", f"/v1/feedback/{rating.id}")
+        self._ratings.pop()
+        self._queue.put_back(rating.answer)
+        self._line = f"taken back: {rating.word} for {quote_text(rating.answer['text'] or '')}"
         self._progress_at = 0.0
 
     def _comment(self, answer: dict[str, Any], live: Live) -> None:
@@ -216,7 +217,7 @@ class Panel:
     def _drawn(self, terminal: Console) -> RenderableType:
         answer = self._queue.current
         if (id := answer["id"] if answer else None) != self._shown_id:
-            self._shown_id, self._shown_at = id, time.monotonic()
+            self._shown_id, self._change_s = id, time.monotonic()
         head = Text(self._progress, style="dim", no_wrap=True, overflow="ellipsis")
         foot = [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in (self._line,) if line]
         foot += [Text(self._problem, style="red")] if self._problem else []
@@ -243,14 +244,14 @@ def edited(text: str) -> str | None:
         except (OSError, subprocess.CalledProcessError) as error:
             raise Refused(f"your editor ({editor[0]}) did not end well ({error}), so nothing was sent") from None
         with open(file.name, encoding="utf-8") as changed:  # an editor may have put another file in its place
-            after = changed.read().strip()
-    return None if after in ("", text.strip()) else after
+            correction = changed.read().strip()
+    return None if correction in ("", text.strip()) else correction
 
 
 def _title(answer: dict[str, Any], place: str) -> Text:
     session = f" · {answer['session']}" if answer["session"] else ""
-    when = ago(time.time() - answer["created_at"])
-    return Text(f"{place} · {when} ago{session}", style="cyan", no_wrap=True, overflow="ellipsis")
+    age = ago(time.time() - answer["created_at"])
+    return Text(f"{place} · {age} ago{session}", style="cyan", no_wrap=True, overflow="ellipsis")
 
 
 def _cut(terminal: Console, text: str, rows: int) -> Text:
