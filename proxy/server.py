@@ -32,7 +32,7 @@ from proxy.backends.base import Backend
 from proxy.core import home, tasks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.sharing import fd_limits
-from proxy.core.start_errors import listen, make_home
+from proxy.core.start_errors import Listening, make_home
 from proxy.core.terminal import escape_controls, styled
 from proxy.relay.exchange import CLIENT_ERRORS
 from proxy.web.status import reachable
@@ -126,42 +126,43 @@ async def serving(
     opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys.all()))
-        app = make_app(settings, store, backend, launcher)
-        runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            shutdown_timeout=STOP_S / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
-            keepalive_timeout=KEEPALIVE_S,
-        )
-        await runner.setup()
-        try:
-            await listen(runner, settings.server.host, settings.server.port)
-            host, port = runner.addresses[0][:2]
-            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            address = settings.home / ADDRESS_FILE
-            _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
-            assert runner.server is not None
-            busy = app[security.BUSY]
-            sweep = fd_limits.keep_some_free(runner.server, busy, 2 * settings.server.max_requests)
-            background = [
-                asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
-                asyncio.create_task(sweep, name="keep-some-free"),
-            ]
+        with contextlib.closing(Listening(settings.server.host, settings.server.port)) as listening:
+            app = make_app(settings, store, backend, launcher)
+            runner = web.AppRunner(
+                app,
+                handler_cancellation=True,
+                access_log=None,
+                shutdown_timeout=STOP_S / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
+                keepalive_timeout=KEEPALIVE_S,
+            )
             try:
-                yield url
+                await runner.setup()
+                await listening.begin(runner)
+                host, port = runner.addresses[0][:2]
+                url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                address = settings.home / ADDRESS_FILE
+                _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
+                assert runner.server is not None
+                busy = app[security.BUSY]
+                sweep = fd_limits.keep_some_free(runner.server, busy, 2 * settings.server.max_requests)
+                background = [
+                    asyncio.create_task(_say_unreachable(backend), name="look-at-backend"),
+                    asyncio.create_task(sweep, name="keep-some-free"),
+                ]
+                try:
+                    yield url
+                finally:
+                    app[tasks.TASKS].hurry()  # a second signal may come at any moment
+                    for task in background:
+                        task.cancel()
+                    address.unlink(missing_ok=True)
+                    for site in list(runner.sites):
+                        await site.stop()
+                    # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
+                    # its first turn says, and wait for it as long as for an answer.
+                    await asyncio.sleep(LET_IN_S)
             finally:
-                app[tasks.TASKS].hurry()  # a second signal may come at any moment
-                for task in background:
-                    task.cancel()
-                address.unlink(missing_ok=True)
-                for site in list(runner.sites):
-                    await site.stop()
-                # Who was let in just before is heard: aiohttp would ignore what a connection that it closes before
-                # its first turn says, and wait for it as long as for an answer.
-                await asyncio.sleep(LET_IN_S)
-        finally:
-            await runner.cleanup()
+                await runner.cleanup()
     finally:
         await store.close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 from aiohttp import web
@@ -30,11 +30,39 @@ def make_home(home: Path) -> None:
         ) from error
 
 
-async def listen(runner: web.AppRunner, host: str, port: int) -> None:
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        raise CannotStart(_why_not(host, port, error)) from error
+class Listening:
+    """The sockets of an address: taken at once, heard later. A port that is taken is known before a model loads."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._sockets: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, address in _addresses(host, port):
+                self._sockets.append(bound := socket.socket(family, kind, protocol))
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.bind(address)
+        except OSError as error:
+            self.close()
+            raise CannotStart(_why_not(host, port, error)) from error
+
+    async def begin(self, runner: web.AppRunner) -> None:
+        """From now on, who connects is answered. Raises CannotStart."""
+        try:
+            for bound in self._sockets:
+                await web.SockSite(runner, bound).start()
+        except OSError as error:
+            raise CannotStart(_why_not(self._host, self._port, error)) from error
+
+    def close(self) -> None:
+        for bound in self._sockets:
+            bound.close()
+
+
+def _addresses(host: str, port: int) -> list[Any]:
+    """Without doubles, which some files of hosts have."""
+    return list(dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)))
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:

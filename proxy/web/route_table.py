@@ -20,8 +20,7 @@ from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
 from proxy.web.error_middleware import Handler
 from proxy.web.handlers import Answers
-from proxy.web.openapi import passthrough, requests, responses
-from proxy.web.openapi.document import answering
+from proxy.web.openapi import answering, passthrough, requests, responses
 from proxy.web.openapi.episodes import (
     GROUP,
     EpisodesBody,

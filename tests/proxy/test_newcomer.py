@@ -72,6 +72,17 @@ async def test_a_port_that_is_taken(person: Newcomer) -> None:
         assert code == 1 and f"`rlproxy serve --port {port + 1}`" in checked(err) and "Errno" not in err
 
 
+async def test_a_port_that_is_taken_is_known_before_a_model_server_starts(person: Newcomer, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        flags = ("--port", str(taken.getsockname()[1]), "--backend", "vllm", "--backend-url", NOBODY)
+        code, _, err = await person.run("serve", *flags, RLPROXY_BACKEND__COMMAND=f"touch {started}")
+    assert code == 1 and "is taken" in checked(err), err
+    assert not started.exists()
+
+
 async def test_an_address_that_is_not_ours(person: Newcomer) -> None:
     """TEST-NET-1 is nobody's."""
     flags = ("--host", "192.0.2.1", "--backend", "openai", "--backend-url", NOBODY)

@@ -5,19 +5,14 @@ Owns OpenAPI's own form.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-import orjson
-from aiohttp import web
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from proxy.web.error_middleware import Handler
 from proxy.web.openapi.shapes import Raw, Schema
 from proxy.web.route import Route
 
@@ -26,16 +21,6 @@ KEYS: Final[Schema] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-
-
-def answering(operations: Callable[[], Sequence[Route]]) -> Handler:
-    """Make the handler of the document, which is put together once, when it is first asked for."""
-    encode = cache(lambda: orjson.dumps(document(operations())))
-
-    async def get(request: web.Request) -> web.Response:
-        return web.Response(body=await asyncio.to_thread(encode), content_type="application/json")
-
-    return get
 
 
 class _Untitled(GenerateJsonSchema):
