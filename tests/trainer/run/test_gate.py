@@ -261,11 +261,6 @@ def test_a_bound_that_is_not_one_is_refused():
         Bounds.of({"margins": 1})
 
 
-def test_the_text_is_about_three_hundred_tokens():
-    text = (gate.files("trainer") / "gate_text.txt").read_text()
-    assert 220 <= len(text.split()) <= 320
-
-
 def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
     assert gate.granted(None, Bounds()) == 0
     assert gate.granted(tmp_path, Bounds()) == 0  # an adapter from elsewhere
