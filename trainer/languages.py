@@ -13,7 +13,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 from config import languages
 
@@ -31,9 +32,7 @@ class LanguageChoice(NamedTuple):
 def language_shares(texts: Iterable[str]) -> dict[str, float]:
     """Share of the prompts that is in each language, by its code: the mean of what the detector makes of each. Empty
     where no prompt has words."""
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    identifier = _identifier()
     sums: Counter[str] = Counter()
     count = 0
     for text in texts:
@@ -44,6 +43,13 @@ def language_shares(texts: Iterable[str]) -> dict[str, float]:
         for code, probability in identifier.rank(words):
             sums[code] += probability
     return {code: float(total) / count for code, total in sums.most_common() if total / count >= 0.005}
+
+
+@cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def choose(shares: Mapping[str, float]) -> LanguageChoice:

@@ -92,3 +92,41 @@ def test_what_is_too_soon() -> None:
     assert not is_too_soon("x" * 199, 0.1), "it may have been typed before, and pasted"
     assert not is_too_soon("x" * 5000, 3.1)
     assert manner_of(b"[]", is_streamed=True).limit is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fasse unsere Unterhaltung kurz zusammen, als Zusammenfassung für später.",
+        "Schreib einen Titel für diese Unterhaltung.",
+        "Resume la conversación anterior en 200 palabras.",
+        "Résume cette conversation en quelques phrases.",
+        "Riassumi questa conversazione.",
+        "Resuma a conversa acima.",
+        "Podsumuj tę rozmowę.",
+        "Кратко резюмируй этот разговор.",
+        "简要总结一下对话内容，用作后续的上下文提示",
+        "你需要将用户的会话总结为 10 个字以内的标题",
+        "この会話を要約してください。",
+        "이 대화를 요약해 주세요.",
+        "Sammanfatta det här samtalet.",
+    ],
+)
+def test_what_clients_ask_in_other_languages(text: str) -> None:
+    assert asks_own_task(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fasse diesen Artikel zusammen: der König ist tot.",
+        "Resume este artículo.",
+        "Résume ce livre.",
+        "总结一下这篇文章。",
+        "この記事を要約してください。",
+        "Wie heißt der Titel des Buches?",
+        "对话框怎么关闭？",
+    ],
+)
+def test_what_people_ask_in_other_languages(text: str) -> None:
+    assert not asks_own_task(text)
