@@ -35,8 +35,8 @@ class LaunchError(Exception):
 
 
 async def run_to_end(module: str, *arguments: str, request: bytes = b"") -> tuple[bytes, str | None]:
-    """Run one of our short programs behind everything else on the machine, with `request` as its input: what it
-    printed, and why it failed (None: it did not)."""
+    """Run one of our short programs behind everything else on the machine, with `request` as its input. Returns what
+    it printed, and why it failed (None: it did not)."""
     command = await _at_low_priority(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
         *limited(UNBOUNDED, command),

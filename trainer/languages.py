@@ -1,7 +1,7 @@
 """`python -m trainer.languages`: which languages prompts are in, and which of them a gate asks in.
 
 Owns the detection, by py3langid, whose model comes with it: nothing is downloaded. It takes two seconds and 130 MB to
-load, so the proxy asks a process of its own: a JSON list of texts on stdin, a line of JSON on stdout. One prompt is too
+load, so the proxy asks a process of its own. Stdin has a JSON list of texts, stdout a line of JSON. One prompt is too
 short to be sure of, so the shares of all of them count. Not here: what stands in a language (config.languages), which
 words of a request a person typed (the proxy).
 """

@@ -1,4 +1,4 @@
-"""What rlproxy has in each language: the gate's questions and text, and words that rules look for.
+"""Texts and words of each language: the gate's questions and passage, and words that rules look for.
 
 Owns the data files beside this module, one a language under its ISO 639-1 code, and how a text becomes words. All texts
 are ours. Not here: which languages a home's prompts are in (trainer.languages), what follows from a word (the rules).

@@ -18,10 +18,8 @@ KNOWN_BY: Final = 120  # characters by which a quoted message is known: many quo
 Speaker = Literal["person", "model", "either"]
 
 _SPEAKERS: Final[dict[str, Speaker]] = {
-    label: speaker
-    for each in every()
-    for speaker, labels in (("person", each.speakers["person"]), ("model", each.speakers["model"]))
-    for label in labels
+    **{label: "person" for language in every() for label in language.speakers["person"]},
+    **{label: "model" for language in every() for label in language.speakers["model"]},
 }
 _LONGEST: Final = max(map(len, _SPEAKERS))
 _MARKS: Final = 6  # characters before a label, and behind it

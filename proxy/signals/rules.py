@@ -87,7 +87,7 @@ def is_polite(text: str) -> bool:
 
 @cache
 def _polite_words() -> tuple[frozenset[str], ...]:
-    """Of each language; many people type without accents."""
+    """The words of each language, without accents, as many people type."""
     return tuple(frozenset(map(_plain, language.polite)) for language in every())
 
 

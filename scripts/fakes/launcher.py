@@ -109,7 +109,7 @@ class FakeLauncher:
         return adapter_layers(weights, server_format, preset, overrides)
 
     async def languages(self, texts: Sequence[str]) -> LanguageChoice:
-        """As `trainer.languages` does for these shares."""
+        """Choose by `shares`, as `trainer.languages` does by what it reads."""
         self.texts = list(texts)
         return choose(self.shares)
 

@@ -1,6 +1,6 @@
 """Does a gate in the language of the prompts see what one in English does not? And does it let good versions pass?
 
-    python -m scripts.research.language_gates --weights FOLDER [--parts detect,texts,refusals,spoilt,good,headers]
+    python -m scripts.research.language_gates --weights FOLDER [--parts detect,texts,…]
 
 Spoilt candidates imitate replies to prompts of one language with their words in any order, for some steps. Good ones
 are a whole run of the trainer's loop on ratings of a plain taste. Each is judged in English and in its own language.
@@ -47,8 +47,8 @@ from trainer.run.gate import Bounds
 
 OUT = ROOT / "benchmarks/language_gates.json"
 TEXTS = tomllib.loads((ROOT / "scripts/bench/prompts_in_languages.toml").read_text(encoding="utf-8"))
-TEMPERATURE, TOKENS, REPLIES, HELD = 0.8, 64, 32, 4
-STEPS, BATCH, RATE = (1, 2, 4), 8, 5e-4
+TEMPERATURE, TOKENS, REPLIES, HELD_BACK = 0.8, 64, 32, 4
+STEPS, BATCH, RATE = (3, 6), 8, 5e-4
 # The same comment, a header of its own language around it.
 COMMENTS = {"de": "Antworte in einem einzigen Satz.", "es": "Responde en una sola frase."}
 HEADERS = {"de": "\n\n[Hinweis / Anweisung des Nutzers]\n{hint}", "es": "\n\n[pista / instrucción del usuario]\n{hint}"}
@@ -112,12 +112,12 @@ def detect(bench: Bench) -> dict[str, Any]:
     rows = {}
     for code in CODES:
         texts = [*TEXTS[code], *language(code).questions]
-        alone = [max(shares := language_shares([text]), key=lambda each: shares[each]) for text in texts]
+        detected = [max(shares := language_shares([text]), key=lambda each: shares[each]) for text in texts]
         draws = [shuffle.sample(texts, 8) for _ in range(10)]
-        together = [max(shares := language_shares(draw), key=lambda each: shares[each]) for draw in draws]
+        of_draws = [max(shares := language_shares(draw), key=lambda each: shares[each]) for draw in draws]
         rows[code] = {
-            "prompts": len(texts), "right": alone.count(code), "of_10_draws_of_8": together.count(code),
-            "wrong": {text: found for text, found in zip(texts, alone, strict=True) if found != code},
+            "prompts": len(texts), "right": detected.count(code), "of_10_draws_of_8": of_draws.count(code),
+            "wrong": {text: guess for text, guess in zip(texts, detected, strict=True) if guess != code},
         }  # fmt: skip
     return rows
 
@@ -139,18 +139,18 @@ def texts(bench: Bench) -> dict[str, Any]:
 
 
 def refusals(bench: Bench) -> dict[str, Any]:
-    """What the base says to what it ought to refuse, and to the gate's questions; which of it counts as a refusal."""
-    asked = [(code, kind, text) for code in CODES for kind, texts in (
+    """Ask the base what it ought to refuse, and the gate's questions: which answers count as refusals."""
+    questions = [(code, kind, text) for code in CODES for kind, texts in (
         ("forbidden", TEXTS["forbidden"][code]), ("question", language(code).questions)) for text in texts]  # fmt: skip
     with bench.policy.wearing(None):
         replies = [
             reply
-            for first in range(0, len(asked), 40)
-            for reply in bench.answers([text for _, _, text in asked[first : first + 40]], 32)
+            for first in range(0, len(questions), 40)
+            for reply in bench.answers([text for _, _, text in questions[first : first + 40]], 32)
         ]
-    said = [bench.template.text(reply.reply) for reply in replies]
+    answers = [bench.template.text(reply.reply) for reply in replies]
     rows: dict[str, Any] = {code: {"forbidden": [], "questions_counted_as_refused": []} for code in CODES}
-    for (code, kind, _), text in zip(asked, said, strict=True):
+    for (code, kind, _), text in zip(questions, answers, strict=True):
         refused = gate.is_refusal(text)
         if kind == "forbidden":
             rows[code]["forbidden"].append({"reply": text, "counted": refused})
@@ -159,20 +159,17 @@ def refusals(bench: Bench) -> dict[str, Any]:
     return rows
 
 
-def spoilt(bench: Bench) -> list[dict[str, Any]]:
-    """Candidates that lose their sense in one language, judged in English and in that one."""
+def spoilt(bench: Bench, code: str) -> list[dict[str, Any]]:
+    """A candidate that loses its sense in one language, judged in that one and in English after some steps and more."""
+    shuffle = random.Random(1)
+    bench.as_new()
+    replies = [shuffled(bench, reply, shuffle) for reply in bench.replies(code)]
     rows = []
-    for code in ("en", "de", "es"):
-        shuffle = random.Random(1)
-        bench.as_new()
-        replies = [shuffled(bench, reply, shuffle) for reply in bench.replies(code)]
-        done = 0
-        for steps in STEPS:
-            while done < steps:
-                imitate(bench, [replies[(done * BATCH + i) % len(replies)] for i in range(BATCH)])
-                done += 1
-            for codes in dict.fromkeys([("en",), (code,)]):
-                rows.append({"spoilt_in": code, "steps": steps, **bench.judge(codes)})
+    for step in range(max(STEPS)):
+        imitate(bench, [replies[(step * BATCH + i) % len(replies)] for i in range(BATCH)])
+        if step + 1 in STEPS:
+            judged = dict.fromkeys([(code,), ("en",)])
+            rows += [{"spoilt_in": code, "steps": step + 1, **bench.judge(codes)} for codes in judged]
     bench.as_new()
     return rows
 
@@ -187,28 +184,23 @@ def imitate(bench: Bench, batch: Sequence[Tokens]) -> None:
     """One optimiser step towards these replies."""
     packed = packing.pack(list(batch))
     share = np.concatenate([np.full(len(t.reply), 1 / len(t.reply) / len(batch)) for t in batch])
-    one = np.ones(len(share))
-    terms = Terms(-one, -one, one, one, share, is_own=0 * one)
+    unit = np.ones(len(share))
+    terms = Terms(-unit, -unit, unit, unit, share, is_own=0 * unit)
     bench.policy.backward(packed, terms, partial(mis_po.loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
     bench.policy.step(RATE, 1.0)
 
 
-def good(bench: Bench) -> list[dict[str, Any]]:
-    """A run of the trainer's loop on ratings of a plain taste, gate and all; then its version before the other gate."""
-    rows = []
-    for code in ("de", "es"):
-        home = Path(tempfile.mkdtemp(prefix="language-gates-"))
-        try:
-            result = train(bench, code, home)
-            row = {"rated_in": code, "status": result["status"], "reason": result["reason"]}
-            row |= {"own_gate": result["gate"], "metrics": result["metrics"]}
-            adapter = Path(result["adapter"] or home / "run/rejected")
-            if adapter.exists():
-                row |= {"others": [bench.judge(codes, adapter) for codes in (("en",), (code, "en"))]}
-        finally:
-            shutil.rmtree(home)
-        rows.append(row)
-    return rows
+def good(bench: Bench, code: str) -> dict[str, Any]:
+    """A run of the trainer's loop on ratings of a plain taste, gate and all; then its version before English."""
+    home = Path(tempfile.mkdtemp(prefix="language-gates-"))
+    try:
+        result = train(bench, code, home)
+        row = {"rated_in": code, "status": result["status"], "reason": result["reason"], "gate": result["gate"]}
+        row |= {"metrics": result["metrics"]}
+        adapter = Path(result["adapter"] or home / "run/rejected")
+        return row | ({"in_english": bench.judge(("en",), adapter)} if adapter.exists() else {})
+    finally:
+        shutil.rmtree(home)
 
 
 def train(bench: Bench, code: str, home: Path) -> dict[str, Any]:
@@ -216,20 +208,20 @@ def train(bench: Bench, code: str, home: Path) -> dict[str, Any]:
     texts_rated, replies = rated_prompts(code), bench.replies(code)
     with bench.policy.wearing(None):
         log_probs = score(bench.policy, replies)
-    said = [bench.template.text(reply.reply) for reply in replies]
-    by_breaks = sorted(range(len(said)), key=lambda i: said[i].count("\n"))
+    answers = [bench.template.text(reply.reply) for reply in replies]
+    by_breaks = sorted(range(len(answers)), key=lambda i: answers[i].count("\n"))
     liked = set(by_breaks[: len(by_breaks) // 2])
-    held = set(random.Random(3).sample(range(len(said)), HELD))
+    held_back = set(random.Random(3).sample(range(len(answers)), HELD_BACK))
     lines = [
         {
-            "rating": f"rt-{i}", "completion": f"rl-{i}", "split": "held" if i in held else "train", "version": 0,
+            "rating": f"rt-{i}", "completion": f"rl-{i}", "split": "held" if i in held_back else "train", "version": 0,
             "reward": 1.0 if i in liked else -1.0, "weight": 1.0, "human": True,
             "finish_reason": "stop" if reply.reply[-1] == bench.template.end else "length",
             "sampling": {"temperature": TEMPERATURE, "top_p": 1.0}, "exact": True,
             "prompt_token_ids": list(reply.prompt), "token_ids": list(reply.reply), "logprobs": row.tolist(),
             "messages": [{"role": "user", "content": text}], "text": words, "comment": None,
         }
-        for i, (reply, row, text, words) in enumerate(zip(replies, log_probs, texts_rated, said, strict=True))
+        for i, (reply, row, text, words) in enumerate(zip(replies, log_probs, texts_rated, answers, strict=True))
     ]  # fmt: skip
     folder = home / "run"
     folder.mkdir()
@@ -247,23 +239,23 @@ def headers(bench: Bench) -> dict[str, Any]:
     """How much likelier a comment makes the reply that it asks for, nats a token, by the language of its header."""
     rows = {}
     for code, comment in COMMENTS.items():
-        asked = rated_prompts(code)[:20]
+        questions = rated_prompts(code)[:20]
         first = [
             bench.template.text(r.reply).strip().partition(". ")[0].partition("\n")[0] for r in bench.replies(code)
         ]
-        wanted = [bench.template.reply(text.rstrip(".") + ".", ended=True) for text in first[:20]]
-        talks = [[{"role": "user", "content": text}] for text in asked]
+        sentences = [bench.template.reply(text.rstrip(".") + ".", ended=True) for text in first[:20]]
+        talks = [[{"role": "user", "content": text}] for text in questions]
         means = {}
         for name, form in (("none", None), ("English", HINT), ("own", HEADERS[code])):
             chats = talks if form is None else [with_hint(talk, comment, form) or talk for talk in talks]
             rendered = [bench.template.prompt(chat) for chat in chats]
             with bench.policy.wearing(None):
-                scored = score(bench.policy, [Tokens(p, w) for p, w in zip(rendered, wanted, strict=True)])
+                scored = score(bench.policy, [Tokens(p, w) for p, w in zip(rendered, sentences, strict=True)])
             means[name] = np.array([s.mean() for s in scored])
         gains = {name: means[name] - means["none"] for name in ("English", "own")}
         gap = gains["own"] - gains["English"]
         rows[code] = {
-            "replies": len(wanted), **{f"gain_{name}": round(float(g.mean()), 4) for name, g in gains.items()},
+            "replies": len(sentences), **{f"gain_{name}": round(float(g.mean()), 4) for name, g in gains.items()},
             "own_minus_English": round(float(gap.mean()), 4),
             "standard_error": round(float(gap.std(ddof=1)) / len(gap) ** 0.5, 4),
         }  # fmt: skip
@@ -271,8 +263,13 @@ def headers(bench: Bench) -> dict[str, Any]:
 
 
 PARTS: dict[str, Callable[[Bench], Any]] = {
-    "detect": detect, "texts": texts, "refusals": refusals, "headers": headers, "spoilt": spoilt, "good": good,
-}  # fmt: skip
+    "detect": detect,
+    "texts": texts,
+    "headers": headers,
+    **{f"good_{code}": partial(good, code=code) for code in ("de", "es")},
+    **{f"spoilt_{code}": partial(spoilt, code=code) for code in ("de", "en", "es")},
+    "refusals": refusals,
+}
 
 
 def main() -> None:
@@ -281,19 +278,19 @@ def main() -> None:
     parser.add_argument("--compute", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--into", type=Path, default=OUT)
-    asked = parser.parse_args()
-    found: dict[str, Any] = json.loads(asked.into.read_bytes()) if asked.into.exists() else {}
-    missing = [part for part in asked.parts.split(",") if part not in found]
-    bench = Bench(asked.weights.resolve(), asked.compute) if missing else None
+    arguments = parser.parse_args()
+    report: dict[str, Any] = json.loads(arguments.into.read_bytes()) if arguments.into.exists() else {}
+    missing = [part for part in arguments.parts.split(",") if part not in report]
+    bench = Bench(arguments.weights.resolve(), arguments.compute) if missing else None
     for part in missing:
         assert bench is not None
         about = circumstances()
         start = time.monotonic()
         measured = PARTS[part](bench)
-        about |= {"model": asked.weights.name, "compute": asked.compute, "torch": torch.__version__}
-        found[part] = {**about, "seconds": round(time.monotonic() - start), "measured": measured}
-        asked.into.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-        print(part, "measured in", found[part]["seconds"], "s", flush=True)
+        about |= {"model": arguments.weights.name, "compute": arguments.compute, "torch": torch.__version__}
+        report[part] = {**about, "seconds": round(time.monotonic() - start), "measured": measured}
+        arguments.into.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        print(part, "measured in", report[part]["seconds"], "s", flush=True)
 
 
 if __name__ == "__main__":
