@@ -48,7 +48,7 @@ from trainer.run.gate import Bounds
 OUT = ROOT / "benchmarks/language_gates.json"
 TEXTS = tomllib.loads((ROOT / "scripts/bench/prompts_in_languages.toml").read_text(encoding="utf-8"))
 TEMPERATURE, TOKENS, REPLIES, HELD_BACK = 0.8, 64, 32, 4
-STEPS, BATCH, RATE = (3, 6), 8, 5e-4
+STEPS, BATCH, RATE = (4,), 8, 5e-4
 # The same comment, a header of its own language around it.
 COMMENTS = {"de": "Antworte in einem einzigen Satz.", "es": "Responde en una sola frase."}
 HEADERS = {"de": "\n\n[Hinweis / Anweisung des Nutzers]\n{hint}", "es": "\n\n[pista / instrucción del usuario]\n{hint}"}
