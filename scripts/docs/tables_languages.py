@@ -10,6 +10,7 @@ from typing import Any
 
 from config.languages import CODES, language
 
+MISSING = "Not measured yet."
 CHECKS = ("base_nll", "text_nll", "topic", "repetition", "entropy")
 
 
@@ -41,8 +42,8 @@ def gates(report: Mapping[str, Any]) -> str:
         f"| {', '.join(f'`{name}`' for name in stopped) or 'nothing'} |"
         for about, codes, checks, stopped in _judged(report)
     ]
-    last = [part for name, part in report.items() if name.startswith(("spoilt_", "good_"))][-1]
-    return "\n".join([*lines, "", _when(last)])
+    measured = [part for name, part in report.items() if name.startswith(("spoilt_", "good_"))]
+    return "\n".join([*lines, "", _when(measured[-1])]) if measured else MISSING
 
 
 def _judged(report: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Mapping[str, Any], list[str]]]:
@@ -70,7 +71,8 @@ def _value(checks: Mapping[str, Any], name: str) -> str:
 
 def refused(report: Mapping[str, Any]) -> str:
     """Each language: refusals that count, and answers that count by mistake."""
-    part = report["refusals"]
+    if (part := report.get("refusals")) is None:
+        return MISSING
     lines = [
         "| language | answers to what ought to be refused that count | answers to the gate's questions that count |",
         "|---|---:|---:|",

@@ -38,7 +38,8 @@ REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough fo
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
 # In any language: a model may refuse in another one than it was asked in.
-REFUSAL = re.compile(r"\W*({})".format("|".join(part for each in every() for part in each.refusals)), re.I)
+REFUSAL = re.compile("|".join(pattern for language in every() for pattern in language.refusals), re.I)
+FIRST_LETTER = re.compile(r"\w")
 MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
 
 
@@ -219,7 +220,8 @@ def refusals(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], templa
 
 def is_refusal(text: str) -> bool:
     """Tell whether a text begins like a refusal in any language."""
-    return REFUSAL.match(text.replace("’", "'")) is not None
+    start = FIRST_LETTER.search(text)
+    return start is not None and REFUSAL.match(text.replace("’", "'"), start.start()) is not None
 
 
 def on_topic(

@@ -183,3 +183,19 @@ async def test_exact_prompts_are_asked_for_only_with_a_comment_in_them(tmp_path:
         assert run["neutral"][gate_questions()[0]]["ids"]
     finally:
         await proxy.stop()
+
+
+async def test_the_gate_of_a_german_home_asks_in_german(proxy: Proxy, ollama: FakeOllama) -> None:
+    proxy.launcher.shares = {"de": 0.9, "en": 0.1}
+    for text in ("Warum ist der Himmel blau?", "Wie koche ich Reis?", "Was ist ein Notar?"):
+        await rated(proxy, "/api/chat", user(text))
+    run, _ = await run_of_four(proxy)
+    assert run["languages"] == ["de"] and list(run["neutral"]) == list(gate_questions(["de"]))
+    assert sorted(proxy.launcher.texts) == [
+        "Warum ist der Himmel blau?",
+        "Was ist ein Notar?",
+        "Wie koche ich Reis?",
+        "three",
+    ]
+    (choice,) = [c for c in run["choices"] if c["name"] == "languages"]
+    assert choice["value"] == "de" and "90% de" in choice["why"]
