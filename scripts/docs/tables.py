@@ -380,6 +380,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "models": ("benchmarks/models.json", tables_models.models),
     "languages": ("benchmarks/language_gates.json", tables_languages.languages),
     "language_gates": ("benchmarks/language_gates.json", tables_languages.gates),
+    "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),
     "language_refusals": ("benchmarks/language_gates.json", tables_languages.refused),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),

@@ -87,6 +87,17 @@ def refused(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", _when(part)])
 
 
+def headers(report: Mapping[str, Any]) -> str:
+    """Each language: what a comment brings under either header, nats a token."""
+    part = report["headers"]
+    lines = ["| language | replies | English header | own header | own less English |", "|---|---:|---:|---:|---:|"]
+    for code, row in part["measured"].items():
+        gap = f"{row['own_minus_English']:+.3f} ± {row['standard_error']:.3f}"
+        gains = f"{row['gain_English']:+.3f} | {row['gain_own']:+.3f}"
+        lines.append(f"| {language(code).name} | {row['replies']} | {gains} | {gap} |")
+    return "\n".join([*lines, "", _when(part)])
+
+
 def _names(codes: list[str]) -> str:
     return " and ".join(language(code).name for code in codes)
 
