@@ -90,6 +90,11 @@ def split_words(text: str) -> Iterator[str]:
             yield word
 
 
+def written_size(text: str) -> int:
+    """Characters of a text, those of scripts without spaces twice: each is a syllable or a word."""
+    return len(text) if text.isascii() else len(text) + len(_UNSPACED.findall(text))
+
+
 def is_unspaced(text: str) -> bool:
     """Tell whether any of it is written without spaces between words."""
     return _UNSPACED.search(text) is not None

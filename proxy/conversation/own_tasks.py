@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from config.languages import every, is_unspaced
+from config.languages import every, is_unspaced, written_size
 from proxy.conversation.turns import limit_of
 
 LOOKED_AT: Final = 400  # characters of a text, at either end: a task is said first or last
@@ -29,7 +29,7 @@ _LONGEST_STEM: Final = max(map(len, (*_TASKS, *_TALK)))
 
 MOMENTS_S: Final = 3.0  # in which nobody reads an answer and writes a text of WRITTEN characters
 WRITTEN: Final = 200
-BRIEF: Final = 60  # characters: a person may ask for a summary in so many, under whatever settings
+BRIEF: Final = 60  # characters (`written_size`): a person may ask for a summary in so many, under whatever settings
 
 
 def asks_own_task(text: str) -> bool:
@@ -106,4 +106,4 @@ def is_made_otherwise(manner: Manner, previous: Manner) -> bool:
 
 def is_too_soon(text: str, elapsed: float) -> bool:
     """Tell whether nobody can have written this since the answer above it was there."""
-    return elapsed <= MOMENTS_S and len(text) >= WRITTEN
+    return elapsed <= MOMENTS_S and written_size(text) >= WRITTEN

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Final, NamedTuple
 from unicodedata import combining, normalize
 
-from config.languages import every, is_unspaced
+from config.languages import every, written_size
 from store.records import SignalKind
 
 VALUES: Final = {
@@ -23,8 +23,7 @@ VALUES: Final = {
 }  # fmt: skip
 RULES: Final = "rules"  # in place of a judge's name
 LONGEST_POLITE: Final = 120  # characters
-REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
-REPEATED_UNSPACED: Final = 6  # the same where a letter is a syllable or a word
+REPEATED: Final = 12  # letters and digits (`written_size`) below which a message said twice may be a greeting or a yes
 
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -69,8 +68,7 @@ def of_message(text: str, questions: Collection[str]) -> Label | None:
     letters = _letters(text)
     if not letters:
         return label("unclear", "it has no words")
-    least = REPEATED_UNSPACED if is_unspaced(letters) else REPEATED
-    if len(letters) >= least and any(letters == _letters(question) for question in questions):
+    if written_size(letters) >= REPEATED and any(letters == _letters(question) for question in questions):
         return label("redo", "the person said the same once more")
     if is_polite(text):
         return label("nothing", "politeness is no verdict")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from config import languages
-from config.languages import CODES, every, gate_questions, language, split_words
+from config.languages import CODES, every, gate_questions, language, split_words, written_size
 
 ENGLISH = language("en")
 
@@ -48,3 +48,7 @@ def test_words() -> None:
     assert list(split_words("Ein Brot, bitte!")) == ["Ein", "Brot", "bitte"]
     assert list(split_words("光合作用？ ok")) == ["光合", "合作", "作用", "ok"]
     assert list(split_words("빵")) == ["빵"]
+
+
+def test_a_letter_that_is_a_word_counts_twice() -> None:
+    assert [written_size(text) for text in ("", "short", "kürzer", "短一点", "短い!", "ok 好")] == [0, 5, 6, 6, 5, 5]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.conversation.own_tasks import asks_own_task, is_made_otherwise, is_too_soon, manner_of
+from proxy.conversation.side_requests import may_be_own_task
 
 CLIENTS = [
     "Please create a detailed summary of the conversation so far. The history is being compacted",  # Copilot
@@ -130,3 +131,9 @@ def test_what_clients_ask_in_other_languages(text: str) -> None:
 )
 def test_what_people_ask_in_other_languages(text: str) -> None:
     assert not asks_own_task(text)
+
+
+def test_of_a_script_without_spaces_nobody_writes_half_as_much_at_once() -> None:
+    assert is_too_soon("总结对话" * 25, 1.0) and not is_too_soon("总结对话" * 20, 1.0)
+    assert may_be_own_task("简要总结一下对话内容，用作后续的上下文提示 prompt，控制在 200 字以内")
+    assert not may_be_own_task("总结一下对话")

@@ -150,3 +150,9 @@ def test_a_short_question_said_twice_is_a_redo_where_a_letter_is_a_word() -> Non
     again = of_message("请解释光合作用", ["请解释光合作用？"])
     assert again is not None and again.name == "redo"
     assert of_message("为什么", ["为什么？"]) is None, "as short as a yes"
+
+
+@pytest.mark.parametrize(("said", "instruction"), [("短点", "短点"), ("错", ""), ("kü", "")])
+def test_an_instruction_is_as_short_as_its_script_allows(said: str, instruction: str) -> None:
+    read = read_label(json.dumps({"label": "correction", "instruction": said}), said)
+    assert read is not None and read.instruction == instruction
