@@ -22,13 +22,13 @@ def languages(report: Mapping[str, Any]) -> str:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for code in CODES:
-        told, text = detect[code], texts[code]
+        detected, text = detect[code], texts[code]
         lines.append(
-            f"| {language(code).name} | {told['right']} of {told['prompts']} | {told['of_10_draws_of_8']} of 10 "
+            f"| {language(code).name} | {detected['right']} of {detected['prompts']} | {detected['of_10_draws_of_8']} of 10 "
             f"| {text['tokens']} | {text['nats_a_token']:.2f} | {text['loops']} of {text['windows']} |"
         )
     right, prompts = (sum(detect[code][name] for code in CODES) for name in ("right", "prompts"))
-    return "\n".join([*lines, "", f"{right} of {prompts} prompts by themselves. {_when(report['texts'])}"])
+    return "\n".join([*lines, "", f"{right} of {prompts} prompts by themselves. {_circumstances(report['texts'])}"])
 
 
 def gates(report: Mapping[str, Any]) -> str:
@@ -43,7 +43,7 @@ def gates(report: Mapping[str, Any]) -> str:
         for about, codes, checks, stopped in _judged(report)
     ]
     measured = [part for name, part in report.items() if name.startswith(("spoilt_", "good_"))]
-    return "\n".join([*lines, "", _when(measured[-1])]) if measured else MISSING
+    return "\n".join([*lines, "", _circumstances(measured[-1])]) if measured else MISSING
 
 
 def _judged(report: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Mapping[str, Any], list[str]]]:
@@ -54,8 +54,8 @@ def _judged(report: Mapping[str, Any]) -> Iterator[tuple[str, list[str], Mapping
         stopped = [name for name, check in row["gate"].items() if not check["ok"]]
         yield f"rated in {language(code).name}", [code], row["gate"], stopped
         if "in_english" in row:
-            other = row["in_english"]
-            yield "the same", other["gate"], other["checks"], other["stopped_by"]
+            english = row["in_english"]
+            yield "the same", english["gate"], english["checks"], english["stopped_by"]
     for code in ("en", "de", "es"):
         for row in report.get(f"spoilt_{code}", {}).get("measured", ()):
             about = f"spoilt in {language(code).name}, {row['steps']} steps"
@@ -79,12 +79,12 @@ def refused(report: Mapping[str, Any]) -> str:
     ]
     for code in CODES:
         row = part["measured"][code]
-        counted = sum(reply["counted"] for reply in row["forbidden"])
+        refusals = sum(reply["counted"] for reply in row["forbidden"])
         lines.append(
-            f"| {language(code).name} | {counted} of {len(row['forbidden'])} "
+            f"| {language(code).name} | {refusals} of {len(row['forbidden'])} "
             f"| {len(row['questions_counted_as_refused'])} of 8 |"
         )
-    return "\n".join([*lines, "", _when(part)])
+    return "\n".join([*lines, "", _circumstances(part)])
 
 
 def headers(report: Mapping[str, Any]) -> str:
@@ -95,14 +95,14 @@ def headers(report: Mapping[str, Any]) -> str:
         gap = f"{row['own_minus_English']:+.3f} ± {row['standard_error']:.3f}"
         gains = f"{row['gain_English']:+.3f} | {row['gain_own']:+.3f}"
         lines.append(f"| {language(code).name} | {row['replies']} | {gains} | {gap} |")
-    return "\n".join([*lines, "", _when(part)])
+    return "\n".join([*lines, "", _circumstances(part)])
 
 
 def _names(codes: list[str]) -> str:
     return " and ".join(language(code).name for code in codes)
 
 
-def _when(part: Mapping[str, Any]) -> str:
+def _circumstances(part: Mapping[str, Any]) -> str:
     machine = part["machine"]
     return (
         f"{part['date'][:10]}, {part['model']} in {part['compute']}, {machine['cpu']}, {machine['cores']} cores, "

