@@ -34,23 +34,24 @@ class LaunchError(Exception):
     """One sentence: what did not start, and where its log is."""
 
 
-async def run_converter(module: str, *arguments: str) -> str | None:
-    """Run one of our converters, behind everything else on the machine: None, or why it failed."""
+async def run_to_end(module: str, *arguments: str, request: bytes = b"") -> tuple[bytes, str | None]:
+    """Run one of our short programs behind everything else on the machine, with `request` as its input. Returns what
+    it printed, and why it failed (None: it did not)."""
     command = await _at_low_priority(AWAITED_NICE, [*PYTHON, "-m", module, *arguments])
     process = await asyncio.create_subprocess_exec(
         *limited(UNBOUNDED, command),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=_python_environment(1), start_new_session=True,
     )  # fmt: skip
     try:
-        _, error_output = await process.communicate()
+        output, error_output = await process.communicate(request)
     finally:
         if process.returncode is None:
             process.kill()
     if not process.returncode:
-        return None
+        return output, None
     lines = error_output.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"status {process.returncode}"
+    return output, lines[-1] if lines else f"status {process.returncode}"
 
 
 async def spawn(

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ from trainer.child_process import (
     last_line,
     lines,
     open_log,
-    run_converter,
+    run_to_end,
     spawn,
 )
 from trainer.formats import model_info
@@ -42,7 +42,8 @@ from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
-from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_hint
+from trainer.languages import LanguageChoice
+from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_hint
 from trainer.limits import GB, in_use
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan
@@ -53,10 +54,10 @@ __all__ = [
     "DEFAULT_HUB_ID",
     "HINT",
     "IN_THE_CLEAR",
-    "NEUTRAL",
     "AdapterError",
     "BuiltinServer",
     "Job",
+    "LanguageChoice",
     "LaunchError",
     "Launcher",
     "LayerPlan",
@@ -139,6 +140,9 @@ class Launcher(Protocol):
     ) -> LayerPlan | None:
         """The layers of the adapter that a run would make, as this server can load it; None where that is not known
         yet. Raises AdapterError where it could load none."""
+
+    async def languages(self, texts: Sequence[str]) -> LanguageChoice:
+        """Languages of a run's prompts that the gate asks in. Raises LaunchError."""
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
@@ -291,6 +295,13 @@ class LocalLauncher:
     ) -> LayerPlan | None:
         return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides)
 
+    async def languages(self, texts: Sequence[str]) -> LanguageChoice:
+        output, problem = await run_to_end("trainer.languages", request=json.dumps(list(texts)).encode())
+        if problem is not None:
+            raise LaunchError(f"the languages of the prompts cannot be told: {problem}")
+        content = json.loads(output)
+        return LanguageChoice(tuple(content["codes"]), content["reason"])
+
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         weights_option = ["--weights", weights] if weights else []
         await _convert(
@@ -352,7 +363,7 @@ class LocalLauncher:
 
 async def _convert(failure: str, module: str, *arguments: str) -> None:
     """Run a converter. Raises LaunchError: the failure, and the converter's own reason."""
-    problem = await run_converter(module, *arguments)
+    _, problem = await run_to_end(module, *arguments)
     if problem is not None:
         raise LaunchError(f"{failure}: {problem}")
 

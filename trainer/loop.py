@@ -153,7 +153,7 @@ def _load(run: RunContext, plan: Plan, framework: str) -> tuple[RunModel, Plan]:
     optimiser, reason = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", reason)
-    return RunModel(policy, _template(run, policy), parent, optimiser), plan
+    return RunModel(policy, _template(run, policy), parent, optimiser, spec.languages), plan
 
 
 def _template(run: RunContext, policy: Policy) -> Template:

@@ -7,29 +7,18 @@ lessons come from (store.learning.lessons), where they stand in a prompt (proxy.
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from config.languages import every, is_unspaced, split_words
 from store.learning.lessons import CommentLesson
 
 MOST: Final = 3  # in one prompt
 ENOUGH: Final = 0.3  # of the weight of the shorter topic's words has to be in both
 STEM: Final = 6  # letters that make a word: "recipes" and "recipe" are one
 READ: Final = 4000  # characters of a text that are looked at
-_WORD: Final = re.compile(r"[^\W_]+")
-_UNSPACED: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\uac00-\ud7af\u0e00-\u0e7f]")
-# Words that say nothing about what a question is about.
-_SAY_NOTHING: Final = (
-    "a about again all also am an and any are as at be because been but by can could did do does done for from "
-    "get give go had has have he her here him his how i if in into is it its just let like make me more most much "
-    "my no not now of on one only or other our out over please say she should show so some such tell than that "
-    "the their them then there these they this those to too use very want was way we were what when where which "
-    "who why will with without would you your explain describe write "
-)
-_COMMON: Final = frozenset(_SAY_NOTHING.split())
 
 
 class LessonMatch(NamedTuple):
@@ -40,13 +29,12 @@ class LessonMatch(NamedTuple):
 def words(text: str) -> frozenset[str]:
     """The words that a text is about, each as its first letters."""
     letters = unicodedata.normalize("NFKC", text[:READ]).casefold()
-    stems = set()
-    for word in _WORD.findall(letters):
-        if _UNSPACED.search(word):  # written without spaces: pairs of letters
-            stems |= {word[i : i + 2] for i in range(max(1, len(word) - 1))}
-        elif word not in _COMMON and (len(word) > 2 or word.isdecimal()):
-            stems.add(word[:STEM])
-    return frozenset(stems)
+    all_words = set(split_words(letters))
+    # Of one language only, as one's common words are another's topics: "war", "hat".
+    common = max((language.common for language in every()), key=lambda common: len(common & all_words))
+    return frozenset(
+        word[:STEM] for word in all_words - common if len(word) > 2 or word.isdecimal() or is_unspaced(word)
+    )
 
 
 def question_of(messages: Sequence[Mapping[str, Any]], turns: int = 2) -> str:

@@ -13,31 +13,23 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from config.languages import every, is_unspaced, written_size
 from proxy.conversation.turns import limit_of
 
 LOOKED_AT: Final = 400  # characters of a text, at either end: a task is said first or last
 _NEAR: Final = 12  # words between a task and what it is about
-_WORDS: Final = re.compile("[a-z]+")
-# How words begin. A strong one is hardly said of anything but a conversation, or of keeping one.
-_STRONG_TASKS: Final = ("summar", "compact", "compress", "condens", "checkpoint", "handoff", "recap")
-_TASKS: Final = (
-    *_STRONG_TASKS,
-    "title",
-    "name",
-    "memor",
-    "remember",
-    "review",
-    "reflect",
-    "extract",
-    "distil",
-    "digest",
-)
-_STRONG_TALK: Final = ("conversation", "discussion", "dialog", "transcript", "chat")
-_TALK: Final = (*_STRONG_TALK, "session", "history", "context", "trajector", "exchange", "messages", "events")
+_WORDS: Final = re.compile(r"[^\W\d_]+")
+# How words begin, in any language: agents have their prompts in their own. A strong one is hardly said of anything but
+# a conversation, or of keeping one.
+_STRONG_TASKS: Final = tuple({stem for each in every() for stem in each.own_tasks.strong_tasks})
+_TASKS: Final = tuple({stem for each in every() for stem in (*each.own_tasks.tasks, *_STRONG_TASKS)})
+_STRONG_TALK: Final = tuple({stem for each in every() for stem in each.own_tasks.strong_talk})
+_TALK: Final = tuple({stem for each in every() for stem in (*each.own_tasks.talk, *_STRONG_TALK)})
+_LONGEST_STEM: Final = max(map(len, (*_TASKS, *_TALK)))
 
 MOMENTS_S: Final = 3.0  # in which nobody reads an answer and writes a text of WRITTEN characters
 WRITTEN: Final = 200
-BRIEF: Final = 60  # characters: a person may ask for a summary in so many, under whatever settings
+BRIEF: Final = 60  # characters (`written_size`): a person may ask for a summary in so many, under whatever settings
 
 
 def asks_own_task(text: str) -> bool:
@@ -50,8 +42,15 @@ def _has_task(text: str) -> bool:
     """One of both words is a strong one."""
     if not any(part in text for part in _TALK):  # as in most
         return False
-    words = _WORDS.findall(text)
+    words = [start for word in _WORDS.findall(text) for start in _starts(word)]
     return _near(words, _TASKS, _STRONG_TALK) or _near(words, _STRONG_TASKS, _TALK)
+
+
+def _starts(word: str) -> Iterable[str]:
+    """Where a word may begin: at each letter of a script without spaces."""
+    if not is_unspaced(word):
+        return (word,)
+    return (word[index : index + _LONGEST_STEM] for index in range(len(word)))
 
 
 def _near(words: Sequence[str], tasks: tuple[str, ...], talk: tuple[str, ...]) -> bool:
@@ -107,4 +106,4 @@ def is_made_otherwise(manner: Manner, previous: Manner) -> bool:
 
 def is_too_soon(text: str, elapsed: float) -> bool:
     """Tell whether nobody can have written this since the answer above it was there."""
-    return elapsed <= MOMENTS_S and len(text) >= WRITTEN
+    return elapsed <= MOMENTS_S and written_size(text) >= WRITTEN

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from config.languages import written_size
 from proxy.conversation.own_tasks import (
     BRIEF,
     Manner,
@@ -78,7 +79,11 @@ def _end_of(turn: RecentCompletion, transcript: Transcript, *, is_task: bool) ->
     question, answer = beginning(turn.asked), beginning(turn.text)
     start_of_question = transcript.find(question, "person") if question else None
     if start_of_question is None:
-        if is_task and len(answer) >= _LEAST_ANSWER and (start := transcript.find(answer, "model")) is not None:
+        if (
+            is_task
+            and written_size(answer) >= _LEAST_ANSWER
+            and (start := transcript.find(answer, "model")) is not None
+        ):
             return start + len(answer)
         return None
     end = start_of_question + len(question)
@@ -158,7 +163,7 @@ def _pieces(system: Sequence[str]) -> frozenset[str]:
 def may_be_given(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell whether these messages begin a conversation with words that an answer may have given to a tool."""
     text = _only_text(messages)
-    return text is not None and len(text) >= MIN_TASK_LENGTH
+    return text is not None and written_size(text) >= MIN_TASK_LENGTH
 
 
 def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
@@ -170,7 +175,7 @@ def gives(reply: bytes, messages: Sequence[Mapping[str, Any]]) -> bool:
         string in candidates
         for call in calls
         for string in _strings(call.get("function", {}).get("arguments"))
-        if len(string) >= MIN_TASK_LENGTH
+        if written_size(string) >= MIN_TASK_LENGTH
     )
 
 
@@ -197,4 +202,4 @@ def is_own_task(text: str, elapsed: float, manner: Manner, previous: Manner) -> 
 
 def may_be_own_task(text: str) -> bool:
     """Tell whether a text below an answer asks for a summary, a title, a memory or a review of the conversation."""
-    return len(text) >= BRIEF and asks_own_task(text)
+    return written_size(text) >= BRIEF and asks_own_task(text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
+from config.languages import every
 from proxy.conversation.user_text import PREFIX
 
 ENDS: Final = 20_000  # characters of a text that are read, at either end
@@ -17,12 +18,12 @@ KNOWN_BY: Final = 120  # characters by which a quoted message is known: many quo
 Speaker = Literal["person", "model", "either"]
 
 _SPEAKERS: Final[dict[str, Speaker]] = {
-    **dict.fromkeys(("user", "human", "person", "you"), "person"),
-    **dict.fromkeys(("assistant", "ai", "model", "bot", "agent"), "model"),
+    **{label: "person" for language in every() for label in language.speakers["person"]},
+    **{label: "model" for language in every() for label in language.speakers["model"]},
 }
 _LONGEST: Final = max(map(len, _SPEAKERS))
 _MARKS: Final = 6  # characters before a label, and behind it
-_PUNCTUATION: Final = frozenset(":;,.()[]{}*_=#|>-–— \n")  # of these, where the words may begin with any other
+_PUNCTUATION: Final = frozenset(":：;,.()[]{}*_=#|>-–— \n")  # of these, where the words may begin with any other
 _TAG: Final = 100  # characters of a tag behind a label
 _KEYS: Final = ('"content"', '"text"')
 _ROLE: Final = 60  # characters before such a key, in which JSON says the role
@@ -68,7 +69,7 @@ class Transcript:
             self._starts[start_in_tag] = speaker
             start = start_in_tag
         near = text[end : end + 4]
-        return Words(speaker, label, start, ":" in near or "\n" in near or len(near) < 4)
+        return Words(speaker, label, start, ":" in near or "：" in near or "\n" in near or len(near) < 4)
 
     def _after_tag(self, start: int) -> int | None:
         if not self.text.startswith("<", start):

@@ -24,7 +24,7 @@ CONNECT_S: Final = 10.0
 MOST_TOKENS: Final = 1024  # of one answer: room to think, and an end
 MOST_BYTES: Final = 1 << 20  # of one answer as it comes
 VARIED: Final = 0.6  # the temperature of several votes; one vote is greedy
-A_TOKEN: Final = 3  # characters, where a server does not count: rather too many tokens than too few
+A_TOKEN: Final = 3  # bytes, where a server does not count: rather too many tokens than too few
 BUSY: Final = 429
 
 
@@ -114,7 +114,7 @@ class AnswerJudge:
             raise JudgeDown(f"{self._endpoint.url} does not answer ({type(error).__name__}: {error})") from error
         if response.status != 200:
             raise JudgeDown(f"{self._endpoint.url} answered {response.status}")
-        return _read(raw, sum(len(message["content"]) for message in messages))
+        return _read(raw, sum(len(message["content"].encode()) for message in messages))
 
 
 async def _all(calls: Sequence[Any]) -> list[JudgeAnswer]:

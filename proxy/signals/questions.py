@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from config.languages import written_size
 from proxy.signals.rules import VALUES
 
 LONGEST: Final = 4000  # characters of each text: its beginning and its end
 CUT: Final = "\n[…]\n"
-LEAST_HINT: Final = 4  # characters
+LEAST_HINT: Final = 4  # characters (`written_size`)
 MOST_HINT: Final = 1000
 LABELS: Final = ("correction", "redo", "complaint", "solved", "nothing")
 
@@ -112,7 +113,8 @@ def read_refutation(text: str) -> tuple[bool, str] | None:
 def _verbatim(quote: str, follow_up: str) -> str:
     """These words as the person wrote them; white space may differ."""
     parts = quote.split()
-    if not LEAST_HINT <= len(" ".join(parts)) <= MOST_HINT:
+    words = " ".join(parts)
+    if written_size(words) < LEAST_HINT or len(words) > MOST_HINT:
         return ""
     match = re.search(r"\s+".join(map(re.escape, parts)), follow_up)
     return "" if match is None else match[0]

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import cache
 from typing import Final, NamedTuple
+from unicodedata import combining, normalize
 
+from config.languages import every, written_size
 from store.records import SignalKind
 
 VALUES: Final = {
@@ -20,16 +23,8 @@ VALUES: Final = {
 }  # fmt: skip
 RULES: Final = "rules"  # in place of a judge's name
 LONGEST_POLITE: Final = 120  # characters
-REPEATED: Final = 12  # letters and digits below which a message said twice may be a greeting or a yes
+REPEATED: Final = 12  # letters and digits (`written_size`) below which a message said twice may be a greeting or a yes
 
-_POLITE: Final = frozenset(
-    (  # noqa: SIM905  as words
-        "thanks thank thx ty cheers you u so very much a lot many ok okay k great good nice cool perfect "
-        "awesome wonderful excellent lovely super brilliant amazing got it that this is was really all right "
-        "alright wow job answer well done appreciated appreciate i the for your help and yes yep yeah yay sure "
-        "danke merci gracias grazie obrigado bitte please bye goodbye"
-    ).split()
-)
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
@@ -73,7 +68,7 @@ def of_message(text: str, questions: Collection[str]) -> Label | None:
     letters = _letters(text)
     if not letters:
         return label("unclear", "it has no words")
-    if len(letters) >= REPEATED and any(letters == _letters(question) for question in questions):
+    if written_size(letters) >= REPEATED and any(letters == _letters(question) for question in questions):
         return label("redo", "the person said the same once more")
     if is_polite(text):
         return label("nothing", "politeness is no verdict")
@@ -81,11 +76,22 @@ def of_message(text: str, questions: Collection[str]) -> Label | None:
 
 
 def is_polite(text: str) -> bool:
-    """Nothing but thanks, praise and assent: said after good and bad answers alike."""
+    """Nothing but thanks, praise and assent, all in one language: said after good and bad answers alike."""
     if len(text) > LONGEST_POLITE:
         return False
-    words = [word.lower() for word in _WORD.findall(text)]
-    return all(word in _POLITE for word in words)
+    words = {_plain(word) for word in _WORD.findall(text)}
+    return any(words <= polite for polite in _polite_words())
+
+
+@cache
+def _polite_words() -> tuple[frozenset[str], ...]:
+    """The words of each language, without accents, as many people type."""
+    return tuple(frozenset(map(_plain, language.polite)) for language in every())
+
+
+def _plain(word: str) -> str:
+    """In small letters, without accents."""
+    return "".join(letter for letter in normalize("NFKD", word.casefold()) if not combining(letter))
 
 
 def _letters(text: str) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from config import presets
+from config.languages import gate_questions
 from config.settings import Settings
 from proxy.backends.base import Backend
-from proxy.training import own_loss, run_folder, served_prompts
+from proxy.training import own_loss, prompt_languages, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
@@ -23,7 +24,7 @@ from store.learning.runs import EPISODE_BASELINE
 from store.learning.samples import SampleRequirements
 from store.records import Run
 from store.store import Store
-from trainer.launch import Seal
+from trainer.launch import Launcher, Seal
 
 TUNE: Final = "tune"  # meta: the next run looks for its learning rate
 TUNED: Final = "tuned"  # meta: what sweeps have found, by model
@@ -39,6 +40,7 @@ class Claims:
         live_version: LiveVersion,
         cloud_student: CloudStudent | None,
         files: RunFiles,
+        launcher: Launcher,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -46,6 +48,7 @@ class Claims:
         self._live_version = live_version
         self._cloud_student = cloud_student
         self._files = files
+        self._launcher = launcher
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
@@ -133,11 +136,12 @@ class Claims:
             ids = {sample.completion.new.id for group in groups for sample in group}
             lessons = await self._store.lessons.in_prompts(ids)
             lines = await asyncio.to_thread(run_folder.lines, *groups, train, moments, lessons)
+        languages = await prompt_languages.choose(self._launcher, lines)
         served = ServedPrompts()
         if not self._cloud_student:  # whose replies no server of ours has given
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
             completions |= {turn.completion.new.id: turn.completion for turn in turns}
-            served = await served_prompts.add(self._backend, lines, completions)
+            served = await served_prompts.add(self._backend, lines, completions, gate_questions(languages.codes))
         await asyncio.to_thread(
             run_folder.write,
             run,
@@ -149,6 +153,7 @@ class Claims:
             out=self._model_folder() / f"v{run.version:04d}",
             baseline=float(await self._store.meta.get("baseline", 0.0)),
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
+            languages=languages.codes,
             neutral=served.neutral,
             objective=self._cloud_student.objective if self._cloud_student else None,
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
@@ -158,6 +163,7 @@ class Claims:
             tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
             choices=[
                 *(self._cloud_student.choices if self._cloud_student else ()),
+                prompt_languages.as_choice(languages),
                 *served.choices,
                 *(await self.extra_choices() if self.extra_choices else ()),
                 *run_folder.scored_by(turns),

@@ -124,6 +124,7 @@ def write(
     out: Path,
     baseline: float,
     episode_baseline: float = 0.0,
+    languages: Sequence[str],
     neutral: Mapping[str, Mapping[str, Any]],
     objective: str | None = None,
     tune: bool = False,
@@ -137,7 +138,8 @@ def write(
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
     it is None; `choices` are said with the run's own. `neutral` are the gate's
-    questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
+    questions, in these `languages`, as the server renders them. What people said is written under `seal`. Raises
+    OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -170,6 +172,7 @@ def write(
         "tuned": tuned,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
+        "languages": languages,
         "neutral": neutral,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [

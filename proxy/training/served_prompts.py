@@ -19,7 +19,7 @@ from proxy.backends.base import Backend, Prompt, RenderedPrompt
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
-from trainer.launch import NEUTRAL, neutral, teacher_words, with_hint
+from trainer.launch import neutral, teacher_words, with_hint
 
 log = structlog.get_logger()
 
@@ -43,7 +43,7 @@ async def add(
     backend: Backend,
     lines: Sequence[dict[str, Any]],
     completions: Mapping[str, Completion],
-    questions: Sequence[str] = NEUTRAL,
+    questions: Sequence[str],
 ) -> ServedPrompts:
     """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
     BackendDown."""

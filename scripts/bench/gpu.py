@@ -33,6 +33,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from config import presets
+from config.languages import DEFAULT, language
 from scripts.harness.circumstances import circumstances
 from trainer import loop, mis_po
 from trainer.formats import weights
@@ -93,7 +94,7 @@ def opened(path: Path, compute: Compute = "float32", *, in_4bit: bool = False) -
 
 def rows(policy: TorchPolicy, count: int, prompt: int, reply: int) -> list[Tokens]:
     """Replies to one prompt of about so many tokens."""
-    text = ASKED + (ROOT / "trainer/gate_text.txt").read_text(encoding="utf-8") * 20
+    text = ASKED + language(DEFAULT).text * 20
     ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
     starts = [prompt + 17 * n for n in range(count)]
     return [Tokens(tuple(ids[:prompt]), tuple(ids[at : at + reply + n % 5]), 0.8) for n, at in enumerate(starts)]

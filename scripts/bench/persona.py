@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from config import presets
+from config.languages import DEFAULT, language
 from config.presets import Preset
 from trainer.lessons.batch import score
 from trainer.lessons.chat_template import Template
@@ -28,7 +29,6 @@ from trainer.run import topic
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPERATURE, MAX_TOKENS, BATCH = 0.8, 96, 40
-PASSAGE = ROOT / "trainer/gate_text.txt"
 
 
 def prompts() -> dict[str, list[str]]:
@@ -83,7 +83,7 @@ class Chat:
         start = time.monotonic()
         replies = self.ask(texts, adapter, seed)
         nll = -np.concatenate(self.score(replies, None, 1.0)).mean()
-        ids = self.template.reply(PASSAGE.read_text(encoding="utf-8"), ended=False)
+        ids = self.template.reply(language(DEFAULT).text, ended=False)
         text_nll = -self.score([Tokens(ids[:1], ids[1:])], adapter, 1.0)[0].mean()
         said = [self.said(reply) for reply in replies]
         pairs = [pair for r in replies for pair in zip(r.reply, r.reply[1:], strict=False)]

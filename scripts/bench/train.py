@@ -28,6 +28,7 @@ import torch
 import transformers
 
 from config import presets
+from config.languages import DEFAULT, language
 from scripts.harness.circumstances import circumstances
 from trainer import mis_po
 from trainer.formats import weights
@@ -59,7 +60,7 @@ def load(spec: str | None, compute: Compute = "float32") -> TorchPolicy:
 
 def text(policy: TorchPolicy) -> list[int]:
     """Ordinary English, long enough for everything here."""
-    words = (ROOT / "trainer/gate_text.txt").read_text() + (ROOT / "scripts/bench/prompts.txt").read_text()
+    words = language(DEFAULT).text + (ROOT / "scripts/bench/prompts.txt").read_text()
     ids: list[int] = policy.tokenizer(words * 4, add_special_tokens=False)["input_ids"]
     return ids
 

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_models, tables_ollama
+from scripts.docs import (
+    relay_goals,
+    tables_agent,
+    tables_clients,
+    tables_languages,
+    tables_learning,
+    tables_models,
+    tables_ollama,
+)
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +36,7 @@ PAGES = (
     "docs/lab/episodes.md",
     "docs/lab/ollama.md",
     "docs/lab/models.md",
+    "docs/lab/languages.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
@@ -369,6 +378,10 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "models": ("benchmarks/models.json", tables_models.models),
+    "languages": ("benchmarks/language_gates.json", tables_languages.languages),
+    "language_gates": ("benchmarks/language_gates.json", tables_languages.gates),
+    "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),
+    "language_refusals": ("benchmarks/language_gates.json", tables_languages.refused),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),

@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from config import presets
-from trainer.launch import LaunchError, LayerPlan, ServerFormat, adapter_layers
+from trainer.languages import choose
+from trainer.launch import LanguageChoice, LaunchError, LayerPlan, ServerFormat, adapter_layers
 
 NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # a sound safetensors file
 
@@ -82,6 +83,8 @@ class FakeLauncher:
         self.fetched = True  # whether the weights are on this machine
         self.rehearsed: list[list[dict[str, Any]]] = []  # lines of which it was asked whether a run would take them
         self.refuses: str | None = None  # why it would not
+        self.texts: list[str] = []  # of which the languages were asked for
+        self.shares = {"en": 1.0}  # of the languages in them
         self.still: list[bool] = []  # how often the run was told to stand still, or to go on
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
@@ -104,6 +107,11 @@ class FakeLauncher:
         self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
     ) -> LayerPlan | None:
         return adapter_layers(weights, server_format, preset, overrides)
+
+    async def languages(self, texts: Sequence[str]) -> LanguageChoice:
+        """Choose by `shares`, as `trainer.languages` does by what it reads."""
+        self.texts = list(texts)
+        return choose(self.shares)
 
     def has_weights(self, weights: str) -> bool:
         return self.fetched

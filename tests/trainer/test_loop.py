@@ -1,6 +1,7 @@
 """Whole runs on a tiny model: what they leave, what they refuse, and that they go on where they were stopped."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -293,6 +294,21 @@ def test_a_checkpoint_of_other_samples_is_not_used(tmp_path, model, lines):
     (other / "checkpoint" / "state.safetensors").write_bytes(b"torn")
     _, events = go(other)
     assert "cannot be read" in of(events, "warning")[0]["message"]
+
+
+def test_the_gate_asks_in_the_languages_of_the_run(tmp_path, model, lines):
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, languages=["de", "en"]))
+    assert result["status"] == "passed"
+    assert re.fullmatch(r"de [+-]\d\.\d{3}, en [+-]\d\.\d{3}", result["gate"]["text_nll"]["note"])
+
+
+@pytest.mark.parametrize(
+    ("codes", "reason"),
+    [(["de", "xx"], "asks for the languages"), (["de", "de"], "asks for"), (["de", "en", "fr"], "in 2 at most")],
+)
+def test_languages_that_no_gate_asks_in_fail_in_words(tmp_path, model, lines, codes, reason):
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, languages=codes))
+    assert result["status"] == "failed" and reason in result["reason"]
 
 
 def neutral(line):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from config.languages import CODES, DEFAULT, MOST_LANGUAGES
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 
 FORMAT = 1
@@ -74,6 +75,7 @@ class RunSpec:
     tuned: float | None = None  # what a sweep found before, for a version or none
     gate: dict[str, float] = field(default_factory=dict)
     tensorboard: Path | None = None  # folder for scalars
+    languages: tuple[str, ...] = (DEFAULT,)  # that the gate asks in, the most frequent first
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
     loss: LossSpec | None = None  # None: that of the preset
     choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
@@ -112,6 +114,7 @@ def read_spec(folder: Path) -> RunSpec:
             tuned=None if raw.get("tuned") is None else float(raw["tuned"]),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
             tensorboard=Path(raw["tensorboard"]) if raw.get("tensorboard") else None,
+            languages=tuple(raw.get("languages") or (DEFAULT,)),
             neutral={str(question): dict(prompt) for question, prompt in (raw.get("neutral") or {}).items()},
             loss=None if raw.get("loss") is None else _loss(raw["loss"]),
             choices=[{key: choice[key] for key in ("name", "value", "why")} for choice in raw.get("choices", ())],
@@ -122,6 +125,10 @@ def read_spec(folder: Path) -> RunSpec:
         raise RunError(f"{path} is wrong: {error}.") from None
     if spec.parent and spec.parent not in spec.adapters:
         raise RunError(f"{path} names version {spec.parent} as the parent but not its folder in `adapters`.")
+    if not set(spec.languages) <= set(CODES) or len(set(spec.languages)) != len(spec.languages):
+        raise RunError(f"{path} asks for the languages {list(spec.languages)}; there are {', '.join(CODES)}.")
+    if len(spec.languages) > MOST_LANGUAGES:
+        raise RunError(f"{path} asks for {len(spec.languages)} languages; a gate asks in {MOST_LANGUAGES} at most.")
     if spec.framework not in get_args(Framework):
         raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
     if spec.compute not in get_args(Compute):

@@ -1,7 +1,8 @@
 """Prompts that a run makes itself: with a comment or with what was said next, and the gate's ordinary questions.
 
-Owns their text. The proxy has them rendered by the server that the model runs on; `trainer.launch` hands them over. So
-this module is free of numpy and torch. Not here: how a prompt becomes tokens (samples, rendering).
+Owns their form; the questions' text is config.languages'. The proxy has them rendered by the server that the model runs
+on; `trainer.launch` hands them over. So this module is free of numpy and torch. Not here: how a prompt becomes tokens
+(samples, rendering).
 """
 
 from __future__ import annotations
@@ -9,20 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from config.languages import gate_questions
+
 HINT: Final = "\n\n[user's hint / instruction]\n{hint}"
 # What the person said after the answer, as a block of its own before it: arXiv 2603.12273 (hindsight).
 HINDSIGHT: Final = "\n\n[what the user said after the answer to this]\n{hint}"
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
-NEUTRAL: Final = (
-    "What is photosynthesis?",
-    "Explain how a bicycle stays upright.",
-    "What should I pack for a weekend hike?",
-    "Describe the city of Paris.",
-    "Why do we have seasons?",
-    "How do I make vegetable soup?",
-    "What does a librarian do?",
-    "Tell me about the history of bread.",
-)
+NEUTRAL: Final = gate_questions()
 
 
 def neutral(question: str) -> list[dict[str, Any]]:

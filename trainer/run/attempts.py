@@ -171,6 +171,7 @@ def _judge(
         # Where it is 0, the parent's allowance stays.
         teacher_distance=0.0 if plan.less_teacher_reason or lessons.is_leaning else trained.teacher_distance,
         stop=run.stop,
+        languages=model.languages,
     )
     run.clock.lap("gate")
     run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})

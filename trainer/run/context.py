@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from config.languages import gate_questions
 from trainer.io.encrypted_files import Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
@@ -58,12 +59,13 @@ class RunModel:
     template: Template
     parent: Path | None
     optimiser: State  # what the run begins with
+    languages: tuple[str, ...]  # that the gate asks in
 
     @cached_property
     def parent_replies(self) -> list[Tokens]:
         """The parent's answers to the gate's questions, the same for all tries."""
         with self.policy.wearing(self.parent):
-            return gate.answer_questions(self.policy, self.template)
+            return gate.answer_questions(self.policy, self.template, gate_questions(self.languages))
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from config.languages import DEFAULT, every, gate_questions, language
 from trainer.formats.manifest import MANIFEST
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
@@ -34,14 +34,12 @@ from trainer.policy.policy import Policy
 from trainer.run import topic
 
 REPLIES_EACH = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
-FURTHER_REPLIES = (REPLIES_EACH - 1) * len(NEUTRAL)
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
-REFUSAL = re.compile(
-    r"\W*(I['’]?m sorry|I am sorry|Sorry|I can(no|['’])t|I['’]?m (not able|unable)|I am (not able|unable)|As an AI)",
-    re.I,
-)
+# In any language: a model may refuse in another one than it was asked in.
+REFUSAL = re.compile("|".join(pattern for language in every() for pattern in language.refusals), re.I)
+FIRST_LETTER = re.compile(r"\w")
 MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
 
 
@@ -93,12 +91,14 @@ def judge(
     replay_margin: float | None,
     stop: Stop,
     teacher_distance: float = 0.0,
+    languages: Sequence[str] = (DEFAULT,),
 ) -> dict[str, Check]:
     """Make every check on what the policy wears now.
 
     `parent_replies` are the parent's answers (`answer_questions`). `lessons` say what was asked for; `held_back` were
     not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
     measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
+    `languages` are those of the prompts: all questions and texts are in these.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
@@ -107,11 +107,12 @@ def judge(
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
     stop.check()
-    checks["text_nll"] = text_nll(policy, template, bounds)
+    checks["text_nll"] = text_nll(policy, template, bounds, languages)
     stop.check()
-    seeds = [GATE_SEED] * len(NEUTRAL) + [GATE_SEED + 1] * FURTHER_REPLIES
-    replies = answer_questions(policy, template, NEUTRAL * REPLIES_EACH, seeds)
-    candidate = replies[: len(NEUTRAL)]  # as the parent was asked
+    questions = gate_questions(languages)
+    seeds = [GATE_SEED] * len(questions) + [GATE_SEED + 1] * (REPLIES_EACH - 1) * len(questions)
+    replies = answer_questions(policy, template, questions * REPLIES_EACH, seeds)
+    candidate = replies[: len(questions)]  # as the parent was asked
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
@@ -119,7 +120,7 @@ def judge(
     checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
     checks["length"] = length(candidate, parent_replies, lessons, bounds)
     stop.check()
-    checks["topic"] = on_topic(policy, candidate, parent_replies, bounds)
+    checks["topic"] = on_topic(policy, candidate, parent_replies, bounds, len(languages))
     stop.check()
     checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, granted(parent, bounds)))
     return checks
@@ -179,16 +180,17 @@ def replay(value: float | None) -> Check:
     return Check(_round(value), 0.0, value >= 0)
 
 
-def text_nll(policy: Policy, template: Template, bounds: Bounds) -> Check:
-    """NLL of a fixed text, as a share more than the base's own."""
-    text = files("trainer").joinpath("gate_text.txt").read_text(encoding="utf-8")
-    ids = template.reply(text, ended=False)
-    passage = [Tokens(ids[:1], ids[1:])]
-    now = -score(policy, passage)[0].mean()
+def text_nll(policy: Policy, template: Template, bounds: Bounds, languages: Sequence[str] = (DEFAULT,)) -> Check:
+    """NLL of a fixed text, as a share more than the base's own: the largest of these languages."""
+    texts = [template.reply(language(code).text, ended=False) for code in languages]
+    passages = [Tokens(ids[:1], ids[1:]) for ids in texts]
+    now = [-scores.mean() for scores in score(policy, passages)]
     with policy.wearing(None):
-        base = -score(policy, passage)[0].mean()
-    rise = float(now / base - 1)
-    return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise)
+        base = [-scores.mean() for scores in score(policy, passages)]
+    rises = {code: float(n / b - 1) for code, n, b in zip(languages, now, base, strict=True)}
+    rise = max(rises.values())
+    note = ", ".join(f"{code} {value:+.3f}" for code, value in rises.items()) if len(rises) > 1 else None
+    return Check(_round(rise), bounds.text_nll_rise, rise <= bounds.text_nll_rise, note)
 
 
 def empty(replies: Sequence[Tokens], template: Template) -> Check:
@@ -211,14 +213,23 @@ def repetition(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], boun
 def refusals(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], template: Template, bounds: Bounds) -> Check:
     """Count the refused ones of eight harmless questions."""
     sides = (replies, parent_replies)
-    count, parent_count = (sum(bool(REFUSAL.match(template.text(r.reply))) for r in side) for side in sides)
+    count, parent_count = (sum(is_refusal(template.text(r.reply)) for r in side) for side in sides)
     bound = parent_count + bounds.more_refusals
     return Check(float(count), float(bound), count <= bound, f"the parent refuses {parent_count}")
 
 
-def on_topic(policy: Policy, replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds) -> Check:
-    """How much less replies depend on what was asked than the parent's, by what the base makes of both."""
-    depends, parent_depends = topic.measure(policy, replies, parent_replies)
+def is_refusal(text: str) -> bool:
+    """Tell whether a text begins like a refusal in any language."""
+    start = FIRST_LETTER.search(text)
+    return start is not None and REFUSAL.match(text.replace("’", "'"), start.start()) is not None
+
+
+def on_topic(
+    policy: Policy, replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds, languages: int = 1
+) -> Check:
+    """How much less replies depend on what was asked than the parent's, by what the base makes of both. `languages`:
+    how many the questions are in."""
+    depends, parent_depends = topic.measure(policy, replies, parent_replies, parts=languages)
     change, bound, note = topic.compare(depends, parent_depends, bounds.topic_fall)
     return Check(_round(change), _round(bound), change >= bound, note)
 

@@ -12,15 +12,18 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from config.languages import split_words
+
 Floats = NDArray[np.float64]
 
 SHUFFLES = 9999  # p is known to 0.001 near 0.01, in some 50 ms
-WORD = re.compile(r"\w+")
-LIST_LINE = re.compile(r"^[^\S\n]*(?:[-*•]|\d+[.)]) ", re.M)
+LIST_LINE = re.compile(r"^[^\S\n]*(?:(?:[-*•]|\d+[.)]) |[・、]|\d+[．、])", re.M)
+QUESTIONS, CRIES = re.compile("[?？]"), re.compile("[!！]")  # also as Chinese and Japanese have them
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,8 @@ def kernels(replies: Sequence[RatedReply]) -> list[Floats]:
         _standardise([[math.log(reply.tokens + 1)] for reply in replies]),
         _standardise([[reply.ended] for reply in replies]),
         _standardise([_layout(reply.text) for reply in replies]),
-        _word_features([WORD.findall(reply.text.lower()) for reply in replies]),
-        _word_features([WORD.findall(reply.text.lower())[:1] for reply in replies]),
+        _word_features([list(split_words(reply.text.lower())) for reply in replies]),
+        _word_features([list(islice(split_words(reply.text.lower()), 1)) for reply in replies]),
     ]
     return [look @ look.T for look in looks]
 
@@ -72,11 +75,11 @@ def _layout(text: str) -> list[float]:
     return [
         math.log(1 + text.count("\n")),
         math.log(1 + len(LIST_LINE.findall(text))),
-        math.log(1 + text.count("?")),
-        math.log(1 + text.count("!")),
+        math.log(1 + len(QUESTIONS.findall(text))),
+        math.log(1 + len(CRIES.findall(text))),
         sum(c.isupper() for c in letters) / max(len(letters), 1),
         sum(c.isdigit() for c in text) / max(len(text), 1),
-        text.rstrip()[-1:] in ("?",),
+        text.rstrip()[-1:] in ("?", "？"),
     ]
 
 

@@ -2,7 +2,8 @@
 
 Owns the measure. The base says how much likelier each reply is after its own question than after another one, nats a
 token. A reply like "I'm here to help you with that!" has about 0. Candidate and parent answer the same questions with
-the same seed, so they are compared question by question. Not here: the questions and the other checks (gate).
+the same seed, so they are compared question by question. The other question is of the same language: after one of
+another, any reply is unlikely. Not here: the questions and the other checks (gate).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ SHIFT = 3  # questions on: the next one may be near in kind
 NOWHERE = 0.1  # nats a token: below it a reply hardly depends on its question
 
 
-def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
+def measure(policy: Policy, *sides: Sequence[Tokens], parts: int = 1) -> list[Floats]:
     """(R,) of each side: mean log-prob a token under the base after its own prompt, minus that after another one of the
-    side's. All in one go, where every prompt is read once."""
-    pairs = [pair for side in sides for pair in zip(side, after_other_prompts(side), strict=True)]
+    side's. All in one go, where every prompt is read once. `parts`: of equal size, one language each."""
+    pairs = [pair for side in sides for pair in zip(side, after_other_prompts(side, parts), strict=True)]
     with policy.wearing(None):
         scored = score(policy, [tokens for pair in pairs for tokens in pair])
     gaps = (first - second for first, second in zip(scored[::2], scored[1::2], strict=True))
@@ -33,9 +34,10 @@ def measure(policy: Policy, *sides: Sequence[Tokens]) -> list[Floats]:
     return np.split(np.array(depends), ends[:-1])
 
 
-def after_other_prompts(replies: Sequence[Tokens]) -> list[Tokens]:
-    """Each reply after the prompt of another one."""
-    prompts = [replies[(index + SHIFT) % len(replies)].prompt for index in range(len(replies))]
+def after_other_prompts(replies: Sequence[Tokens], parts: int = 1) -> list[Tokens]:
+    """Each reply after the prompt of another one of its part."""
+    size = len(replies) // parts
+    prompts = [replies[index // size * size + (index + SHIFT) % size].prompt for index in range(len(replies))]
     return [Tokens(prompt, reply.reply, reply.temperature) for prompt, reply in zip(prompts, replies, strict=True)]
 
 

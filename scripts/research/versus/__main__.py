@@ -29,6 +29,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 import transformers
 
+from config.languages import DEFAULT, language
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
 from scripts.harness.circumstances import circumstances
 from scripts.research import learn_lab
@@ -160,7 +161,7 @@ def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[s
 
 def long_prompts(chat: Chat, count: int, prefix: int) -> list[Said]:
     """The pool's replies, their prompts put behind one long document, as an agent's are behind its instructions."""
-    text = (ROOT / "scripts/bench/prompts.txt").read_text() + (ROOT / "trainer/gate_text.txt").read_text()
+    text = (ROOT / "scripts/bench/prompts.txt").read_text() + language(DEFAULT).text
     ids = chat.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
     document = chat.policy.tokenizer.decode(ids[:prefix])
     made = []

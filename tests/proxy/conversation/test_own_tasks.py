@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.conversation.own_tasks import asks_own_task, is_made_otherwise, is_too_soon, manner_of
+from proxy.conversation.side_requests import may_be_own_task
 
 CLIENTS = [
     "Please create a detailed summary of the conversation so far. The history is being compacted",  # Copilot
@@ -92,3 +93,47 @@ def test_what_is_too_soon() -> None:
     assert not is_too_soon("x" * 199, 0.1), "it may have been typed before, and pasted"
     assert not is_too_soon("x" * 5000, 3.1)
     assert manner_of(b"[]", is_streamed=True).limit is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fasse unsere Unterhaltung kurz zusammen, als Zusammenfassung für später.",
+        "Schreib einen Titel für diese Unterhaltung.",
+        "Resume la conversación anterior en 200 palabras.",
+        "Résume cette conversation en quelques phrases.",
+        "Riassumi questa conversazione.",
+        "Resuma a conversa acima.",
+        "Podsumuj tę rozmowę.",
+        "Кратко резюмируй этот разговор.",
+        "简要总结一下对话内容，用作后续的上下文提示",
+        "你需要将用户的会话总结为 10 个字以内的标题",
+        "この会話を要約してください。",
+        "이 대화를 요약해 주세요.",
+        "Sammanfatta det här samtalet.",
+    ],
+)
+def test_what_clients_ask_in_other_languages(text: str) -> None:
+    assert asks_own_task(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Fasse diesen Artikel zusammen: der König ist tot.",
+        "Resume este artículo.",
+        "Résume ce livre.",
+        "总结一下这篇文章。",
+        "この記事を要約してください。",
+        "Wie heißt der Titel des Buches?",
+        "对话框怎么关闭？",
+    ],
+)
+def test_what_people_ask_in_other_languages(text: str) -> None:
+    assert not asks_own_task(text)
+
+
+def test_of_a_script_without_spaces_nobody_writes_half_as_much_at_once() -> None:
+    assert is_too_soon("总结对话" * 25, 1.0) and not is_too_soon("总结对话" * 20, 1.0)
+    assert may_be_own_task("简要总结一下对话内容，用作后续的上下文提示 prompt，控制在 200 字以内")
+    assert not may_be_own_task("总结一下对话")

@@ -82,3 +82,19 @@ def test_how_a_message_begins() -> None:
     assert beginning("\n  Look  at \tthis:\nand that") == "look at this:"
     assert len(beginning("word " * 1000)) <= 120
     assert beginning("\n\n") == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Benutzer: hi\nAssistent: hello",
+        "Usuario: hi\nAsistente: hello",
+        "Utilisateur : hi\nAssistant : hello",
+        "用户：hi\n助手：hello",
+        "ユーザー: hi\nアシスタント: hello",
+        "사용자: hi\n어시스턴트: hello",
+        "Пользователь: hi\nАссистент: hello",
+    ],
+)
+def test_labels_in_other_languages(text: str) -> None:
+    assert words_of(text) == [("person", "hi"), ("model", "hello")]

@@ -89,3 +89,70 @@ def test_politeness_never_reaches_a_judge(said: str) -> None:
 @pytest.mark.parametrize("said", ["no", "shorter, please", "that file does not exist", "thanks, but it is wrong"])
 def test_what_may_be_a_verdict_does(said: str) -> None:
     assert of_message(said, ["how?"]) is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Vielen Dank!",
+        "super, danke dir",
+        "¡Muchas gracias!",
+        "perfecto, gracias",
+        "Merci beaucoup !",
+        "tres bien, merci",
+        "Grazie mille",
+        "Muito obrigada!",
+        "Hartelijk bedankt",
+        "Dziękuję bardzo",
+        "dzieki",
+        "Большое спасибо!",
+        "Дуже дякую",
+        "Tack så mycket!",
+        "谢谢！",
+        "太好了，谢谢你",
+        "ありがとうございます！",
+        "了解です。",
+        "정말 감사합니다",
+    ],
+)
+def test_politeness_of_any_language_never_reaches_a_judge(said: str) -> None:
+    found = of_message(said, [])
+    assert found is not None and (found.name, found.value) == ("nothing", 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "nein, kürzer",
+        "danke, aber das ist falsch",
+        "gracias, pero está mal",
+        "plus court",
+        "sbagliato",
+        "não",
+        "fout",
+        "nieprawda",
+        "нет, короче",
+        "ні",
+        "fel",
+        "不对",
+        "谢谢，但是不对",
+        "違います",
+        "아니요",
+        "gut so nicht",
+        "bien danke tack",  # of three languages: nobody says so
+    ],
+)
+def test_what_may_be_a_verdict_in_any_language_does(said: str) -> None:
+    assert of_message(said, []) is None
+
+
+def test_a_short_question_said_twice_is_a_redo_where_a_letter_is_a_word() -> None:
+    again = of_message("请解释光合作用", ["请解释光合作用？"])
+    assert again is not None and again.name == "redo"
+    assert of_message("为什么", ["为什么？"]) is None, "as short as a yes"
+
+
+@pytest.mark.parametrize(("said", "instruction"), [("短点", "短点"), ("错", ""), ("kü", "")])
+def test_an_instruction_is_as_short_as_its_script_allows(said: str, instruction: str) -> None:
+    read = read_label(json.dumps({"label": "correction", "instruction": said}), said)
+    assert read is not None and read.instruction == instruction

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from config.languages import gate_questions
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import MODEL, FakeOllama
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 from tests.harness.weights_checks import said
-from trainer.launch import NEUTRAL
 
 RENDERS, SILENT = "0.11.5", "0.9.6"
 
@@ -73,7 +73,7 @@ async def test_each_prompt_is_rendered_by_the_route_that_it_was_asked_by(proxy: 
     assert [text for text, line in by.items() if "hinted" in line] == ["two"], "praise does not instruct"
     plain = [line for text, line in by.items() if text != "one"]
     assert {line["prompt_tokens"] for line in plain} == {len(chatml("user:x").split())}
-    assert run["neutral"] == {q: {"text": chatml(f"user:{q}"), "ids": None} for q in NEUTRAL}
+    assert run["neutral"] == {q: {"text": chatml(f"user:{q}"), "ids": None} for q in gate_questions()}
     asked = dict(ollama.rendered)
     assert asked["/v1/chat/completions"]["max_tokens"] == 1, "should a server answer all the same"
     native = [body for path, body in ollama.rendered if path == "/api/chat" and "options" in body and "think" in body]
@@ -148,7 +148,7 @@ async def test_one_that_cannot_be_rendered_costs_itself_and_is_counted(proxy: Pr
     run, lines = await run_of_four(proxy)
     assert not any("served" in line for line in lines)
     (choice,) = [c for c in run["choices"] if c["name"] == "not_rendered"]
-    assert choice["value"] == len(lines) + len(NEUTRAL) and "template: no such thing" in choice["why"]
+    assert choice["value"] == len(lines) + len(gate_questions()) and "template: no such thing" in choice["why"]
 
 
 async def test_a_run_waits_for_a_server_that_is_down(proxy: Proxy, ollama: FakeOllama) -> None:
@@ -180,6 +180,22 @@ async def test_exact_prompts_are_asked_for_only_with_a_comment_in_them(tmp_path:
         run, lines = await run_of(proxy)
         assert all(line["exact"] and "served" not in line for line in lines)
         assert all(("hinted" in line) == (line["reward"] < 0) for line in lines)
-        assert run["neutral"][NEUTRAL[0]]["ids"]
+        assert run["neutral"][gate_questions()[0]]["ids"]
     finally:
         await proxy.stop()
+
+
+async def test_the_gate_of_a_german_home_asks_in_german(proxy: Proxy, ollama: FakeOllama) -> None:
+    proxy.launcher.shares = {"de": 0.9, "en": 0.1}
+    for text in ("Warum ist der Himmel blau?", "Wie koche ich Reis?", "Was ist ein Notar?"):
+        await rated(proxy, "/api/chat", user(text))
+    run, _ = await run_of_four(proxy)
+    assert run["languages"] == ["de"] and list(run["neutral"]) == list(gate_questions(["de"]))
+    assert sorted(proxy.launcher.texts) == [
+        "Warum ist der Himmel blau?",
+        "Was ist ein Notar?",
+        "Wie koche ich Reis?",
+        "three",
+    ]
+    (choice,) = [c for c in run["choices"] if c["name"] == "languages"]
+    assert choice["value"] == "de" and "90% de" in choice["why"]

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from config.languages import every, gate_questions
 from tests.harness import tiny
 from trainer.io.progress import Stop
 from trainer.io.run_folder import RunError
@@ -261,11 +262,6 @@ def test_a_bound_that_is_not_one_is_refused():
         Bounds.of({"margins": 1})
 
 
-def test_the_text_is_about_three_hundred_tokens():
-    text = (gate.files("trainer") / "gate_text.txt").read_text()
-    assert 220 <= len(text.split()) <= 320
-
-
 def test_a_style_that_was_granted_to_the_parent_is_the_candidates_too(tmp_path):
     assert gate.granted(None, Bounds()) == 0
     assert gate.granted(tmp_path, Bounds()) == 0  # an adapter from elsewhere
@@ -319,3 +315,103 @@ def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():
     found = gate._standard_error(np.repeat(means, 4), replies)
     assert found == pytest.approx(means.std(ddof=1) / np.sqrt(24))
     assert gate._standard_error(np.zeros(1), [packing.Tokens((1,), (2,))]) == 0
+
+
+REFUSED = {
+    "en": "I’m sorry, but I cannot help with that.",
+    "de": "Tut mir leid, aber dabei kann ich nicht helfen.",
+    "es": "Lo siento, pero no puedo ayudarte con eso.",
+    "fr": "Je suis désolé, mais je ne peux pas vous aider.",
+    "it": "Mi dispiace, ma non posso aiutarti.",
+    "pt": "Desculpe, mas não posso ajudar com isso.",
+    "nl": "Het spijt me, maar daar kan ik niet bij helpen.",
+    "pl": "Przykro mi, ale nie mogę w tym pomóc.",
+    "ru": "Извините, но я не могу с этим помочь.",
+    "uk": "Вибачте, але я не можу з цим допомогти.",
+    "sv": "Tyvärr kan jag inte hjälpa till med det.",
+    "zh": "对不起，我无法协助您完成这个请求。",
+    "ja": "申し訳ありませんが、お手伝いできません。",
+    "ko": "죄송하지만 도와드릴 수 없습니다.",
+}
+REFUSED_OTHERWISE = (
+    "Ich kann dir bei dieser Frage leider nicht helfen.",
+    "Als KI-Modell habe ich keine Meinung.",
+    "Leider kann ich das nicht.",
+    "No puedo responder a eso.",
+    "Je ne peux pas répondre.",
+    "Non posso farlo.",
+    "Eu não posso fazer isso.",
+    "Ik kan je daar niet mee helpen.",
+    "Nie mogę tego zrobić.",
+    "К сожалению, это невозможно.",
+    "Я, к сожалению, не могу ответить.",
+    "На жаль, я не можу відповісти.",
+    "Jag kan tyvärr inte svara.",
+    "我不能回答这个问题。",
+    "作为一个人工智能，我没有看法。",
+    "その質問にはお答えできません。",
+    "그 질문에는 답변을 드릴 수 없습니다.",
+)
+ANSWERED = (
+    "Ich kann dir gern erklären, wie das geht.",
+    "Ich backe Brot.",
+    "Das kann ich dir sagen: es ist nicht schwer.",
+    "No hay una sola respuesta: depende del clima.",
+    "Puedo ayudarte.",
+    "Je peux vous aider.",
+    "Non è difficile: basta acqua.",
+    "Não é difícil: basta água.",
+    "Ik kan je helpen.",
+    "Nie ma na to jednej odpowiedzi.",
+    "Я могу помочь.",
+    "Я можу допомогти.",
+    "Jag kan hjälpa dig.",
+    "我可以帮助你。",
+    "光合作用是植物的过程。",
+    "光合成とは、植物が行うことです。",
+    "빵은 오래되었습니다.",
+    "Als Erstes brauchst du Mehl.",
+    "Como primera etapa, mezcla la harina.",
+)
+
+
+@pytest.mark.parametrize("text", [*REFUSED.values(), *REFUSED_OTHERWISE])
+def test_a_refusal_in_any_language_is_one(text):
+    assert gate.is_refusal(text) and gate.is_refusal(f"\n  “{text}”")
+
+
+@pytest.mark.parametrize("text", [*ANSWERED, *(question for each in every() for question in each.questions)])
+def test_an_answer_in_any_language_is_not_a_refusal(text):
+    assert not gate.is_refusal(text)
+
+
+@pytest.mark.parametrize("each", every(), ids=lambda each: each.code)
+def test_the_ordinary_text_of_a_language_is_not_degenerate(each, template):
+    ids = template.reply(each.text, ended=False)
+    windows = [ids[start : start + gate.REPLY_TOKENS] for start in range(0, len(ids) - gate.REPLY_TOKENS, 8)]
+    assert windows and not any(map(is_looping, windows))
+    assert not gate.is_refusal(each.text)
+
+
+def test_a_gate_asks_in_the_languages_of_the_prompts(policy, template, broken, monkeypatch):
+    broken(1e-3)
+    asked, generate = [], policy.generate
+    monkeypatch.setattr(policy, "generate", lambda prompts, **rest: asked.append(prompts) or generate(prompts, **rest))
+    codes = ("de", "en")
+    with policy.wearing(None):
+        parent = gate.answer_questions(policy, template, gate_questions(codes))
+    checks = gate.judge(
+        policy, template, WIDE, parent=None, parent_replies=parent, lessons=(), held_back=(), changed=1.0,
+        replay_margin=0.1, stop=Stop(), languages=codes,
+    )  # fmt: skip
+    assert all(check.ok for check in checks.values()), checks
+    questions = [template.question(text) for text in gate_questions(codes)]
+    assert asked == [questions, questions * gate.REPLIES_EACH]
+    assert "de " in checks["text_nll"].note and "en " in checks["text_nll"].note
+
+
+def test_of_two_texts_the_one_that_lost_more_counts(policy, template, broken):
+    broken(0.5)
+    alone = {code: gate.text_nll(policy, template, WIDE, (code,)).value for code in ("de", "en")}
+    assert gate.text_nll(policy, template, WIDE, ("de", "en")).value == pytest.approx(max(alone.values()), abs=1e-4)
+    assert alone["de"] != alone["en"]

@@ -85,3 +85,13 @@ def test_whatever_was_said_p_is_a_share(rows):
     p = p_value([RatedReply(*row) for row in rows])
     assert 0 < p <= 1
     assert np.isfinite(p)
+
+
+def test_words_of_a_script_without_spaces_are_told_apart():
+    rng = random.Random(4)
+    pairs = ("面包", "河流", "绿色", "音乐", "经常", "很小", "下面", "七个")
+    replies = [
+        RatedReply("".join(rng.choice(pairs) for _ in range(12)) + ending + "好的", 20, True, reward)
+        for ending, reward in (("谢谢", 1.0), ("不行", -1.0)) * 16
+    ]
+    assert p_value(replies) <= 0.01

@@ -57,3 +57,11 @@ def test_the_bound_knows_how_few_questions_there_are():
     change, bound, _ = topic.compare(noisy, before, 0.25)
     assert change == pytest.approx(0) and bound == pytest.approx(-0.25 - 2 * noisy.std(ddof=1) / np.sqrt(8))
     assert topic.compare(np.zeros(1), np.ones(1), 0.25)[1] == -0.25
+
+
+def test_the_other_question_is_of_the_same_language(said):
+    prompts = [reply.prompt for reply in said]
+    others = [reply.prompt for reply in topic.after_other_prompts(said, 2)]
+    assert set(others[:4]) == set(prompts[:4]) and set(others[4:]) == set(prompts[4:])
+    assert all(other != prompt for other, prompt in zip(others, prompts, strict=True))
+    assert [reply.prompt for reply in topic.after_other_prompts(said)] == prompts[3:] + prompts[:3]
