@@ -201,4 +201,6 @@ def filled(value: Any, words: str) -> Any:
     """With these words in place of each `{}`."""
     if isinstance(value, str):
         return value.replace("{}", words)
-    return {key: filled(one, words) for key, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: filled(item, words) for key, item in value.items()}
+    return [filled(item, words) for item in value] if isinstance(value, list) else value
