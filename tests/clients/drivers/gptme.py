@@ -7,6 +7,10 @@
 # rate = "rl:"
 # tool = { calls = "shell", arguments = { command = "echo seen {}" } }
 #
+# [tool.client.side]
+# asks = "a title, a summary after `/compact`"
+# types = "/compact"
+#
 # [tool.client.lacks]
 # id = "it shows none"
 # ///
@@ -18,7 +22,8 @@ from talking import Setup, Terminal, serve
 def opened(setup: Setup):
     env = {"HOME": str(setup.folder), "OPENAI_BASE_URL": setup.base_url, "GPTME_TELEMETRY_ENABLED": "false"}
     stream = "--stream" if setup.stream else "--no-stream"
-    flags = ["--name", "talk", "-m", f"local/{setup.model}", "--tool-format", "tool", "-y", stream]
+    named = [] if setup.side else ["--name", "talk"]  # without a name it asks for one
+    flags = [*named, "-m", f"local/{setup.model}", "--tool-format", "tool", "-y", stream]
     return Terminal("gptme", *flags, folder=setup.folder, ready="User:", **env).say
 
 
