@@ -12,7 +12,10 @@
 # [tool.client.side]
 # asks = "a summary after `/compact`, a subagent's steps"
 # types = "/compact"
-# tool = { calls = "spawn_agent", arguments = { systemPrompt = "You dig.", task = "Dig into {}, and tell what is there." } }
+#
+# [tool.client.side.tool]
+# calls = "spawn_agent"
+# arguments = { systemPrompt = "You dig.", task = "Dig into {}, and tell what is there." }
 #
 # [tool.client.lacks]
 # whole = "it always streams"

@@ -13,7 +13,7 @@
 #
 # [tool.client.side.tool]
 # calls = "task"
-# arguments = { agent_type = "explore", name = "dig", description = "digs", prompt = "Dig into {}, and tell what is there." }
+# arguments = { agent_type = "explore", name = "dig", description = "digs", prompt = "Dig into {}, and tell me." }
 #
 # [tool.client.lacks]
 # "messages.whole" = "over Messages it always streams"

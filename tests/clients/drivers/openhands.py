@@ -20,7 +20,6 @@ import sys
 
 from talking import Setup, run, serve
 
-
 # Its settings as it saves them, but for the number of events of which it makes a summary.
 SUMS_UP_EARLY = """
 import sys
