@@ -31,8 +31,9 @@ def opened(setup: Setup):
     account = ["-p", "openai-compatible", "-k", "any", "-m", setup.model, "-b", setup.base_url]
     run("cline", "auth", *account, folder=setup.folder, **home)
     flags = ["-i", "-P", "openai-compatible", "-m", setup.model]
-    terminal = Terminal("cline", *flags, folder=setup.folder, draws=True, quiet_s=10.0, **home)
-    terminal.press("\x1b")  # its offer of a subscription
+    offer = "any other key to close"  # of a subscription; it comes late on a busy machine
+    terminal = Terminal("cline", *flags, folder=setup.folder, ready=offer, draws=True, quiet_s=10.0, **home)
+    terminal.press("\x1b", ready="(Tab)")
     return terminal.say
 
 

@@ -8,7 +8,17 @@
 # tool = { calls = "terminal", arguments = { command = "echo seen {}", security_risk = "LOW", summary = "Looks" } }
 #
 # [tool.client.side]
-# asks = "a summary of what lies back"
+# asks = "a summary of what lies back, a subagent's steps"
+#
+# [tool.client.side.tool]
+# calls = "task"
+#
+# [tool.client.side.tool.arguments]
+# subagent_type = "general-purpose"
+# description = "digs"
+# prompt = "Dig into {}, and tell what is there."
+# security_risk = "LOW"
+# summary = "Digs"
 #
 # [tool.client.lacks]
 # streamed = "it asks for whole answers"
@@ -27,7 +37,7 @@ from openhands_cli.stores.agent_store import AgentStore
 store = AgentStore()
 settings = {"llm_model": sys.argv[1], "llm_base_url": sys.argv[2]}
 agent = store.create_and_save_from_settings("any", settings)
-condenser = agent.condenser.model_copy(update={"max_size": 6, "keep_first": 1})
+condenser = agent.condenser.model_copy(update={"max_size": 7, "keep_first": 1})
 store.save(agent.model_copy(update={"condenser": condenser, "critic": None}))
 """
 

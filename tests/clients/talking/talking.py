@@ -123,7 +123,9 @@ class Terminal:
         screen.write_process_input = lambda text: os.write(self._ours, text.encode())  # where the cursor is
         return screen, pyte.ByteStream(screen)
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str, ready: str) -> None:
+        """Keys that are no line. From then on it waits for a line when it has shown `ready`."""
+        self._ready = ready
         os.write(self._ours, keys.encode())
         self._until_ready()
 
