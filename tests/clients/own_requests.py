@@ -52,6 +52,10 @@ class NumberedConversation(Conversation):
         number = str(next(self._numbers))
         self._script(f"Answer {number}.", f"place {number}" if tool else None, tokens)
         shown = str((await self._drive.tell(say=f"What about {number}?"))["text"])
+        return await self._read(shown)
+
+    async def _read(self, shown: str) -> dict[str, Any]:
+        """The completion whose words come last in what the client shows. All others but calls are the client's own."""
         rows = await self._new_rows()
         sheets = NUMBER.findall(shown)
         assert sheets, f"{self.driver.id} shows {shown!r}"
@@ -62,11 +66,14 @@ class NumberedConversation(Conversation):
         self.own += [row for row in rows if row != answer and row not in steps]
         return answer
 
-    async def type(self, text: str) -> None:
-        """A command of the client, by which it asks for itself."""
+    async def type(self, text: str) -> dict[str, Any] | None:
+        """A command of the client, by which it asks for itself; gives one more answer, where the client goes on."""
         self._script("Summed up.", None)
-        await self._drive.tell(say=text)
+        shown = str((await self._drive.tell(say=text))["text"])
+        if self.driver.side.get("answers"):
+            return await self._read(shown)
         await self.wait()
+        return None
 
     async def wait(self) -> None:
         """Until the client asks nothing any more."""

@@ -176,9 +176,15 @@ async def test_side(
         assert await talk.ratings() == ratings
     row = await talk.ask(tokens=side.get("tokens"))
     if "types" in side:
-        await talk.type(side["types"])
+        row = await talk.type(side["types"]) or row
     assert (await proxy.rate(completion_id="last", rating="bad"))[0] == 201
     ratings[row["id"]] = (-1.0, None)
+    assert await talk.ratings() == ratings
+    said = await talk.command("good")
+    if "rated good" in said:
+        ratings[row["id"]] = (1.0, None)
+    else:  # what it sums up may be all that stood above the line
+        assert "nothing was rated" in said, said
     assert await talk.ratings() == ratings
     row = await talk.ask()
     assert (await proxy.rate(completion_id="last", rating="good"))[0] == 201

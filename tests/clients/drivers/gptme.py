@@ -10,6 +10,7 @@
 # [tool.client.side]
 # asks = "a title, a summary after `/compact`"
 # types = "/compact"
+# answers = true
 #
 # [tool.client.lacks]
 # id = "it shows none"
@@ -22,8 +23,7 @@ from talking import Setup, Terminal, serve
 def opened(setup: Setup):
     env = {"HOME": str(setup.folder), "OPENAI_BASE_URL": setup.base_url, "GPTME_TELEMETRY_ENABLED": "false"}
     stream = "--stream" if setup.stream else "--no-stream"
-    named = [] if setup.side else ["--name", "talk"]  # without a name it asks for one
-    flags = [*named, "-m", f"local/{setup.model}", "--tool-format", "tool", "-y", stream]
+    flags = ["--name", "talk", "-m", f"local/{setup.model}", "--tool-format", "tool", "-y", stream]
     return Terminal("gptme", *flags, folder=setup.folder, ready="User:", **env).say
 
 
