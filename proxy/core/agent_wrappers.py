@@ -69,8 +69,13 @@ _CLINE_RESULTS: Final = tuple(
     for opening, closing in _CLINE_TYPED
 )
 
+_VIBE_SUMMARY: Final = (
+    "</previous_user_messages>\n\nHere is a summary of what has happened so far:\n\n<compaction_summary>",
+    "</compaction_summary>",
+)
+
 # Recorded: Claude Code 2.1.329, Copilot CLI 1.0.102, opencode 1.18.33, OpenClaw 2026.9.6, Kilo 7.7.7, smolagents
-# 1.26.0, Qwen Code 0.24.4, Cline 3.0.65. Read in its package: aider 0.86.2.
+# 1.26.0, Qwen Code 0.24.4, Cline 3.0.65, mistral-vibe 3.0.2. Read in its package: aider 0.86.2.
 # Known from earlier versions, and not run: Cline's other tags, Roo, Cursor.
 CLAUDE_CODE: Final = "claude-code"
 AGENTS: Final = (
@@ -138,6 +143,8 @@ AGENTS: Final = (
             r'(?:  "account_id": "[^"\n]{0,200}",\n)?  "channel": "([a-z0-9_-]{1,40})",\n'
         ),
     ),
+    # Where its context is full it sums up before it sends what was just typed, and writes the summary below that.
+    Agent("mistral-vibe", prompt=re.compile(r"You help users get complex tasks done\."), trailer=_VIBE_SUMMARY),
     Agent(
         "aider",
         prompt=re.compile(

@@ -64,12 +64,13 @@ def _driven(driver: Driver, results: Path) -> bool:
         done = subprocess.run(
             [*command, f"--junitxml={report}"], cwd=ROOT, env=environment, capture_output=True, text=True
         )
-        found = cells(ElementTree.parse(report).getroot()) if report.exists() else {}
+        root = ElementTree.parse(report).getroot() if report.exists() else ElementTree.Element("none")
     print(f"{driver.name}: {'as said' if done.returncode == 0 else 'FAILED'}", flush=True)
     if done.returncode:
         print(done.stdout)
     seconds = round(time.monotonic() - began)
-    _keep(results, driver, {"packages": driver.packages, **told, "seconds": seconds, "cells": found})
+    found = {"packages": driver.packages, **told, "seconds": seconds, "cells": cells(root)}
+    _keep(results, driver, {**found, **({"side": sides} if (sides := side_turns(root)) else {})})
     return done.returncode == 0
 
 
@@ -83,6 +84,12 @@ def cells(report: ElementTree.Element) -> dict[str, dict[str, str]]:
             failed = case.find("failure") is not None or case.find("error") is not None
             found.setdefault(way, {})[cell] = "failed" if failed else outcome
     return found
+
+
+def side_turns(report: ElementTree.Element) -> dict[str, dict[str, int]]:
+    """By format: how many requests of a client's own were told by each rule."""
+    values = [str(item.get("value")) for item in report.iter("property") if item.get("name") == "side"]
+    return {way: json.loads(rules) for way, _, rules in (value.partition("|") for value in values)}
 
 
 def _keep(results: Path, driver: Driver, found: dict[str, Any]) -> None:

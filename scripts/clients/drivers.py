@@ -26,6 +26,10 @@ WAYS: Final = {
     "messages": ("messages native", "messages translated"),
     "ollama": ("ollama native", "ollama translated"),
 }
+# Of a driver's table `side`. `asks`: what the client asks for itself, in words. `types`: what a person types in it to
+# have the conversation summed up. `answers`: whether it then goes on with one more answer for its person. `tokens`: how many the backend says it has read, so that the client sums up by
+# itself. `tool`: its tool for a subagent, like `tool`. `rate`: how a command begins, where it is another program then.
+SIDE: Final = frozenset({"asks", "types", "answers", "tokens", "tool", "rate"})
 _HEAD: Final = re.compile(r"\A(#|//) /// script\n(?P<toml>(?:\1(?: .*)?\n)+?)\1 ///\n")
 
 
@@ -44,7 +48,7 @@ class Driver:
     rate: str = "/rl "  # how a command begins in it
     answer: dict[str, Any] = field(default_factory=lambda: {"says": "{}"})  # what the model says in its format
     tool: dict[str, Any] = field(default_factory=lambda: {"calls": "look", "arguments": {"place": "{}"}})
-    side: str = ""  # what else it asks, beside what its user said
+    side: dict[str, Any] = field(default_factory=dict)  # what else it asks, beside what its user said: SIDE
 
     @property
     def id(self) -> str:

@@ -364,6 +364,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "serve": ("benchmarks/serve.json", serve),
     "agent_requests": ("benchmarks/agent_requests.json", agent_requests),
     "clients": ("benchmarks/clients.json", tables_clients.clients),
+    "client-side-turns": ("benchmarks/clients.json", tables_clients.side_turns),
     "swap": ("benchmarks/swap.json", swap),
     "page": ("benchmarks/page.json", page),
     "feedback": ("benchmarks/feedback.json", feedback),

@@ -30,6 +30,31 @@ def clients(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def side_turns(found: dict[str, Any]) -> str:
+    """What clients ask for themselves, and by which rules it was told."""
+    lines = ["| client | version | format | asks for itself | requests | known by | rated right |", "|---" * 7 + "|"]
+    known = [(read(FOLDER / one["file"]), one) for one in found.values()]
+    for driver, one in sorted(known, key=lambda pair: pair[0].name.lower()):
+        for format in driver.formats if driver.side else ():
+            ways = [way for way in one["cells"] if way.split()[0] == format]
+            outcomes = dict.fromkeys(one["cells"][way].get("side", "not run") for way in ways)
+            marks = " / ".join(MARKS.get(outcome, outcome) for outcome in outcomes)
+            counts = [one.get("side", {}).get(way, {}) for way in ways]
+            rules = sorted({rule.removeprefix("side ") for count in counts for rule in count})
+            number = sum(sum(count.values()) for count in counts)
+            row = [
+                driver.name,
+                driver.version,
+                FORMATS[format],
+                driver.side["asks"],
+                str(number),
+                ", ".join(rules),
+                marks,
+            ]
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
 def _row(driver: Driver, format: str, cells: dict[str, dict[str, str]]) -> str:
     ways = [one for way, one in cells.items() if way.split()[0] == format]
     texts = []
@@ -49,5 +74,5 @@ def _label(cell: str) -> str:
 
 
 def _count(found: dict[str, Any], kind: str) -> int:
-    outcomes = [outcome for one in found.values() for way in one["cells"].values() for outcome in way.values()]
+    outcomes = [way.get(cell, "failed") for one in found.values() for way in one["cells"].values() for cell in CELLS]
     return sum(outcome == kind or (kind == "right" and outcome.endswith("only")) for outcome in outcomes)

@@ -54,7 +54,7 @@ class FakeBackend(Listening):
         self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
-        self.says: str | None = None  # its answer, instead of what it was told
+        self.says: str | Callable[[], str] | None = None  # its answer, instead of what it was told; or what makes one
         self.script: Callable[[dict[str, Any]], str] | None = None  # its answer to each body, to the letter
         self.letter = False  # whether it says that to the letter, in one piece
         self.model_root: str | None = None  # where its model lies
@@ -222,9 +222,7 @@ class FakeBackend(Listening):
     def _words(self, body: dict[str, Any], index: int) -> list[str]:
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
-        words = ["You ", "said: ", *[w + " " for w in text.split()]]
-        if self.says is not None:
-            words = [self.says] if self.letter else [w + " " for w in self.says.split()]
+        words = native.said(self, text)
         if self.script is not None:
             words = [self.script(body)]
         if body["messages"][-1]["role"] == "tool" and not self._calls(body):

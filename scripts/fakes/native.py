@@ -58,7 +58,8 @@ def said(fake: Any, asked: str) -> list[str]:
     """The words that a fake is to say, as in chat completions; else it repeats what it was told."""
     if fake.says is None:
         return _words(asked)
-    return [fake.says] if fake.letter else [word + " " for word in fake.says.split()]
+    text = fake.says() if callable(fake.says) else fake.says
+    return [text] if fake.letter else [word + " " for word in text.split()]
 
 
 def wanted(fake: Any, body: dict[str, Any], offered: list[str], *, result: bool) -> tuple[str, dict[str, Any]] | None:
@@ -197,7 +198,8 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
             "previous_response_id": body.get("previous_response_id")}  # fmt: skip
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-    usage = {"input_tokens": 3, "output_tokens": len(words), "total_tokens": 3 + len(words), **details}
+    read, wrote = fake.prompt_tokens, len(words)
+    usage = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote, **details}
     messages = bool(body.get("enable_response_messages"))
     done = {
         **base, "status": "completed", "output": output, "usage": usage,

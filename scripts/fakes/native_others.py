@@ -65,12 +65,12 @@ async def messages(fake: Any, request: web.Request, body: dict[str, Any]) -> web
     if said.call:
         call = {"id": "toolu_1", "name": said.call["name"], "input": said.call["arguments"]}
         content.append({"type": "tool_use", **call})
-    usage = {"input_tokens": 3, "output_tokens": len(said.words)}
+    usage = {"input_tokens": fake.prompt_tokens, "output_tokens": len(said.words)}
     head = {"id": "msg_7", "type": "message", "role": "assistant", "model": body["model"]}
     end = {"stop_reason": "tool_use" if said.call else "end_turn", "stop_sequence": None}
     if not body.get("stream"):
         return web.json_response({**head, "content": content, **end, "usage": usage})
-    nothing = {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 1}}
+    nothing = {"stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 1}}
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**head, "content": [], **nothing}},
         {"type": "ping"},

@@ -23,6 +23,11 @@ INFO = (
     "[Mon 2026-11-23 17:15 UTC] Conversation info: ⟦openclaw:ctx⟧\n"
     '```json\n{"sender":{"id":"42","name":"Person 42","username":"person42"}}\n```\n\n'
 )
+VIBE = "You help users get complex tasks done. Act directly and proactively.\n"
+VIBES_SUMMARY = (
+    "</previous_user_messages>\n\nHere is a summary of what has happened so far:\n\n<compaction_summary>\n"
+    "They asked about it.\n</compaction_summary>"
+)
 AIDERS_RULES = (
     "To suggest changes to a file you MUST return the entire content of the updated file.\n"
     "You MUST use this *file listing* format:\n\npath/to/filename.js\n```\n// entire file content ...\n```\n"
@@ -131,6 +136,14 @@ FORMS = [
         after=({"role": "user", "content": texts(CONTEXT)},),
     ),
     Form("aider", "aider", lambda line: line, prompt=AIDER),
+    Form("mistral-vibe", "mistral-vibe", lambda line: line, prompt=VIBE),
+    Form(
+        "mistral-vibe, its context full",
+        "mistral-vibe",
+        lambda line: line,
+        prompt=VIBE,
+        after=({"role": "user", "content": VIBES_SUMMARY},),
+    ),
     Form("openclaw web", "openclaw", lambda line: f"[Mon 2026-11-23 17:15 UTC] {line}", prompt=OPENCLAW),
 ]
 BY_ID = {form.id: form for form in FORMS}

@@ -26,7 +26,7 @@ from proxy.backends.openai import OpenAICompatible
 from scripts.clients.drivers import TALKING, TOOLS, Driver
 from scripts.harness.in_process import Proxy
 
-LIMIT_S: Final = 180.0
+LIMIT_S: Final = 600.0  # a busy machine takes minutes to start some clients
 NOBODY: Final = "http://127.0.0.1:9"  # whatever a client asks of anybody else ends there
 
 
@@ -119,12 +119,14 @@ class Conversation:
 
     _numbers = count(1001)
 
-    def __init__(self, drive: Drive, proxy: Proxy, way: str, *, stream: bool, tools: bool, folder: Path) -> None:
+    def __init__(
+        self, drive: Drive, proxy: Proxy, way: str, *, stream: bool, tools: bool, folder: Path, side: bool = False
+    ) -> None:
         self.driver = drive.driver
         self._drive, self._proxy, self._backend = drive, proxy, proxy.backend
         self._format, how = way.split() if " " in way else (way, "native")
         self._translated = how == "translated"
-        self._stream, self._tools, self._folder = stream, tools, folder
+        self._stream, self._tools, self._folder, self._side = stream, tools, folder, side
         self.shown, self.id = "", None
 
     async def open(self) -> None:
@@ -138,7 +140,7 @@ class Conversation:
         self._folder.mkdir(parents=True, exist_ok=True)
         await self._drive.tell(open={
             "url": self._proxy.url, "model": "fake", "format": self._format, "stream": self._stream,
-            "tools": self._tools, "folder": str(self._folder),
+            "tools": self._tools, "folder": str(self._folder), "side": self._side,
         })  # fmt: skip
 
     async def ask(self, *, tool: bool = False) -> dict[str, Any]:
@@ -179,7 +181,8 @@ class Conversation:
     async def command(self, words: str) -> str:
         """What the client shows after it."""
         self._script("a model answered the command", None)
-        return str((await self._drive.tell(say=f"{self.driver.rate}{words}"))["text"])
+        rate = self.driver.side.get("rate", self.driver.rate) if self._side else self.driver.rate
+        return str((await self._drive.tell(say=f"{rate}{words}"))["text"])
 
     async def rows(self) -> list[dict[str, Any]]:
         """What was captured, oldest first."""
@@ -201,4 +204,6 @@ def filled(value: Any, words: str) -> Any:
     """With these words in place of each `{}`."""
     if isinstance(value, str):
         return value.replace("{}", words)
-    return {key: filled(one, words) for key, one in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return {key: filled(item, words) for key, item in value.items()}
+    return [filled(item, words) for item in value] if isinstance(value, list) else value

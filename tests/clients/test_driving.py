@@ -37,3 +37,8 @@ async def test_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drive.close()
     running = [pid for pid in left if (file := Path(f"/proc/{pid}/cmdline")).exists() and file.read_bytes()]
     assert running == []
+
+
+def test_filled() -> None:
+    """Cline takes a list of commands."""
+    assert driving.filled({"commands": ["echo {}"], "n": 1}, "place 7") == {"commands": ["echo place 7"], "n": 1}

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from scripts.clients.drivers import Driver, drivers
+from scripts.clients.drivers import SIDE, Driver, drivers
 from scripts.harness.in_process import Proxy
 from tests.clients.driving import Conversation, Drive
+from tests.clients.own_requests import NumberedConversation
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(3600)]
 
 CHOSEN = os.environ.get("RLPROXY_CLIENTS", "").split(",")
 CASES = [(driver, way) for driver in drivers() if CHOSEN == [""] or driver.id in CHOSEN for way in driver.ways]
 cases = pytest.mark.parametrize(
     ("drive", "way"), CASES, indirect=["drive"], ids=[f"{driver.id}-{way.replace(' ', '-')}" for driver, way in CASES]
+)
+ASKING = [(driver, way) for driver, way in CASES if driver.side]
+asking_cases = pytest.mark.parametrize(
+    ("drive", "way"), ASKING, indirect=["drive"], ids=[f"{driver.id}-{way.replace(' ', '-')}" for driver, way in ASKING]
 )
 Record = Callable[[str], None]
 
@@ -104,8 +110,13 @@ async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: 
         said = await talk.command("bad too long")
         assert "rated bad, because “too long”" in said, said
         assert await talk.ratings() == {**before, first["id"]: (1.0, None), second["id"]: (-1.0, "too long")}
-        sent = json.dumps(talk.requests())
-        assert not any(words in sent for words in (f"{drive.driver.rate.strip()} good", "rl:good", "rated good"))
+        # A title or a summary that a client asks for itself quotes all that was said, in one message.
+        messages = [
+            json.dumps(message) for body in talk.requests() for message in body.get("messages", body.get("input"))
+        ]
+        sent = [message for message in messages if "What about" not in message]
+        words = (f"{drive.driver.rate.strip()} good", "rl:good", "rated good")
+        assert not any(word in message for message in sent for word in words)
     record("cannot" if drive.driver.lack("rated", way) else "right")
 
 
@@ -141,10 +152,60 @@ async def test_id(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: Pat
     record("cannot" if not shown else "right" if shown == modes else f"{shown[0]} only")
 
 
+@asking_cases
+@pytest.mark.parametrize("cell", ["side"])
+async def test_side(
+    drive: Drive,
+    way: str,
+    cell: str,
+    proxy: Proxy,
+    tmp_path: Path,
+    record: Record,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """What a client asks for itself counts as a side turn, and no rating means it, typed in the chat or elsewhere."""
+    side = drive.driver.side
+    how = {"stream": not drive.driver.lack("streamed", way), "tools": not drive.driver.lack("tools", way)}
+    talk = NumberedConversation(drive, proxy, way, folder=tmp_path / "work", side=True, **how)
+    await talk.start()
+    ratings: dict[str, tuple[float, str | None]] = {}
+    for tool in (False, True) if "tool" in side else (False,):
+        row = await talk.ask(tool=tool)
+        assert (await proxy.rate(completion_id="last", rating="bad"))[0] == 201
+        ratings[row["id"]] = (-1.0, None)
+        assert await talk.ratings() == ratings
+    row = await talk.ask(tokens=side.get("tokens"))
+    if "types" in side:
+        row = await talk.type(side["types"]) or row
+    assert (await proxy.rate(completion_id="last", rating="bad"))[0] == 201
+    ratings[row["id"]] = (-1.0, None)
+    assert await talk.ratings() == ratings
+    said = await talk.command("good")
+    if "rated good" in said:
+        ratings[row["id"]] = (1.0, None)
+    else:  # what it sums up may be all that stood above the line
+        assert "nothing was rated" in said, said
+    assert await talk.ratings() == ratings
+    row = await talk.ask()
+    assert (await proxy.rate(completion_id="last", rating="good"))[0] == 201
+    assert await talk.ratings() == {**ratings, row["id"]: (1.0, None)}
+    said = await talk.command("bad too long")
+    assert "rated bad, because “too long”" in said, said
+    ratings[row["id"]] = (-1.0, "too long")
+    assert await talk.ratings() == ratings
+    await talk.wait()
+    rules = Counter(f"{row['turn']} {row['turn_rule']}" for row in talk.own)
+    record_property("side", f"{way}|{json.dumps(rules)}")
+    assert talk.own, "it has asked nothing for itself"
+    assert all(row["turn"] == "side" for row in talk.own), rules
+    record("right")
+
+
 def test_what_a_head_says(tmp_path: Path) -> None:
     """Every driver has one, pins its packages, and names cells that there are."""
     cells = {"whole", "streamed", "tools", "rated", "last", "id"}
     for driver in drivers():
+        assert driver.side.keys() <= SIDE and ("asks" in driver.side or not driver.side), driver.id
         assert all("==" in one for one in driver.pypi) and driver.packages, driver.id
         assert {key.rpartition(".")[2] for key in driver.lacks} <= cells, driver.id
         assert not ({"whole", "streamed"} <= driver.lacks.keys())

@@ -1,10 +1,16 @@
 # /// script
+# dependencies = ["pyte==0.8.2"]
+#
 # [tool.client]
 # name = "aichat"
 # formats = ["chat"]
 #
 # [tool.client.crates]
 # aichat = "0.30.0"
+#
+# [tool.client.side]
+# asks = "a summary after `.compress session`"
+# types = ".compress session"
 #
 # [tool.client.lacks]
 # id = "it shows none"
@@ -13,10 +19,12 @@
 
 import json
 
-from talking import LOOK, Setup, run, serve
+from talking import LOOK, Setup, Terminal, run, serve
 
 CONFIG = """model: rlproxy:{}
 save_session: true
+left_prompt: "you: "
+highlight: false
 function_calling: {}
 use_tools: all
 clients:
@@ -45,6 +53,9 @@ def opened(setup: Setup):
     tool.write_text(TOOL)
     tool.chmod(0o755)
     flags = ["-s", "talk", "--save-session", *([] if setup.stream else ["-S"])]
+    if setup.side:  # only where it goes on it sums up
+        there = {"folder": setup.folder, "HOME": str(setup.folder)}
+        return Terminal("aichat", *flags, ready="you:", draws=True, quiet_s=5.0, **there).say
     return lambda text: run("aichat", *flags, text, folder=setup.folder, HOME=str(setup.folder))
 
 

@@ -9,6 +9,14 @@
 # [tool.client.npm]
 # cline = "3.0.65"
 #
+# [tool.client.side]
+# asks = "a summary after `/compact`, a subagent's steps"
+# types = "/compact"
+#
+# [tool.client.side.tool]
+# calls = "spawn_agent"
+# arguments = { systemPrompt = "You dig.", task = "Dig into {}, and tell what is there." }
+#
 # [tool.client.lacks]
 # whole = "it always streams"
 # id = "it shows none"
@@ -23,8 +31,9 @@ def opened(setup: Setup):
     account = ["-p", "openai-compatible", "-k", "any", "-m", setup.model, "-b", setup.base_url]
     run("cline", "auth", *account, folder=setup.folder, **home)
     flags = ["-i", "-P", "openai-compatible", "-m", setup.model]
-    terminal = Terminal("cline", *flags, folder=setup.folder, draws=True, quiet_s=10.0, **home)
-    terminal.press("\x1b")  # its offer of a subscription
+    offer = "any other key to close"  # of a subscription; it comes late on a busy machine
+    terminal = Terminal("cline", *flags, folder=setup.folder, ready=offer, draws=True, quiet_s=10.0, **home)
+    terminal.press("\x1b", ready="(Tab)")
     return terminal.say
 
 

@@ -8,6 +8,10 @@
 # [tool.client.npm]
 # "@openai/codex" = "0.171.0"
 #
+# [tool.client.side]
+# asks = "a summary when the context is full"
+# tokens = 60000
+#
 # [tool.client.lacks]
 # whole = "it always streams"
 # id = "it shows none"
@@ -24,6 +28,7 @@ base_url = "{}"
 wire_api = "responses"
 env_key = "OPENAI_API_KEY"
 """
+FULL = "model_auto_compact_token_limit = 50000\n"
 QUIET = [
     "-c", "analytics.enabled=false", "-c", "check_for_update_on_startup=false", "--disable", "plugins",
     "--disable", "apps", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
@@ -33,7 +38,7 @@ QUIET = [
 def opened(setup: Setup):
     there = setup.folder / "codex"
     there.mkdir()
-    (there / "config.toml").write_text(CONFIG.format(setup.model, setup.base_url))
+    (there / "config.toml").write_text((FULL if setup.side else "") + CONFIG.format(setup.model, setup.base_url))
     goes_on = []
 
     def say(text):

@@ -7,6 +7,14 @@
 # [tool.client.npm]
 # "@github/copilot" = "1.0.102"
 #
+# [tool.client.side]
+# asks = "a summary when the context is full, a subagent's steps"
+# tokens = 58000
+#
+# [tool.client.side.tool]
+# calls = "task"
+# arguments = { agent_type = "explore", name = "dig", description = "digs", prompt = "Dig into {}, and tell me." }
+#
 # [tool.client.lacks]
 # "messages.whole" = "over Messages it always streams"
 # id = "it shows none"
@@ -24,6 +32,8 @@ def opened(setup: Setup):
         "COPILOT_PROVIDER_BASE_URL": setup.url if setup.format == "messages" else setup.base_url,
         "COPILOT_PROVIDER_WIRE_API": "responses" if setup.format == "responses" else "completions",
     }  # fmt: skip
+    if setup.side:
+        env["COPILOT_PROVIDER_MAX_PROMPT_TOKENS"] = "60000"
     streams = ["--stream", "on" if setup.stream else "off"]
     goes_on = []
 

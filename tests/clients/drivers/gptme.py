@@ -7,6 +7,11 @@
 # rate = "rl:"
 # tool = { calls = "shell", arguments = { command = "echo seen {}" } }
 #
+# [tool.client.side]
+# asks = "a title, a summary after `/compact`"
+# types = "/compact"
+# answers = true
+#
 # [tool.client.lacks]
 # id = "it shows none"
 # ///

@@ -1,10 +1,15 @@
 # /// script
-# dependencies = ["hermes-agent==0.19.0"]
+# dependencies = ["hermes-agent==0.19.0", "pyte==0.8.2"]
 #
 # [tool.client]
 # name = "Hermes Agent"
 # formats = ["chat"]
 # tool = { calls = "terminal", arguments = { command = "echo seen {}" } }
+#
+# [tool.client.side]
+# asks = "a title, reviews of the conversation, a summary after `/compress`"
+# types = "/compress"
+# rate = "rl:"
 #
 # [tool.client.lacks]
 # whole = "it always streams"
@@ -12,7 +17,7 @@
 # ///
 """Hermes on the command line: `hermes chat -q`, with `--continue` for what follows."""
 
-from talking import Setup, run, serve
+from talking import Setup, Terminal, run, serve
 
 CONFIG = """model:
   default: {}
@@ -23,6 +28,9 @@ memory:
   nudge_interval: 2
 skills:
   creation_nudge_interval: 2
+compression:
+  protect_first_n: 0
+  protect_last_n: 1
 """
 
 
@@ -30,6 +38,18 @@ def opened(setup: Setup):
     there = setup.folder / ".hermes"
     there.mkdir()
     (there / "config.yaml").write_text(CONFIG.format(setup.model, setup.base_url))
+    if setup.side:  # alone, a question ends before what is asked after it
+        return Terminal(
+            "hermes",
+            "chat",
+            "--cli",
+            "--yolo",
+            folder=setup.folder,
+            ready="❯",
+            draws=True,
+            quiet_s=8.0,
+            HOME=str(setup.folder),
+        ).say
     goes_on = []
 
     def say(text):

@@ -7,6 +7,10 @@
 # formats = ["chat"]
 # tool = { calls = "bash", arguments = { command = "echo seen {}" } }
 #
+# [tool.client.side]
+# asks = "titles, a summary when the context is full"
+# tokens = 20000
+#
 # [tool.client.lacks]
 # whole = "it always streams"
 # id = "it shows none"
@@ -19,6 +23,7 @@ CONFIG = """active_model = "{}"
 enable_telemetry = false
 enable_update_checks = false
 enable_auto_update = false
+auto_compact_threshold = {}
 [[providers]]
 name = "rlproxy"
 api_base = "{}"
@@ -35,7 +40,8 @@ alias = "{}"
 def opened(setup: Setup):
     there = setup.folder / ".vibe"
     there.mkdir()
-    (there / "config.toml").write_text(CONFIG.format(setup.model, setup.base_url, setup.model, setup.model))
+    full = 10_000 if setup.side else 200_000
+    (there / "config.toml").write_text(CONFIG.format(setup.model, full, setup.base_url, setup.model, setup.model))
     goes_on = []
 
     def say(text):

@@ -7,6 +7,10 @@
 # [tool.client.npm]
 # opencode-ai = "1.18.33"
 #
+# [tool.client.side]
+# asks = "a title, a summary when the context is full"
+# tokens = 30000
+#
 # [tool.client.lacks]
 # whole = "it always streams"
 # id = "it shows none"
@@ -19,9 +23,10 @@ from talking import Setup, run, serve
 
 
 def opened(setup: Setup):
+    limits = {"limit": {"context": 20_000, "output": 2_000}} if setup.side else {}
     provider = {
         "npm": "@ai-sdk/openai-compatible", "options": {"baseURL": setup.base_url, "apiKey": "any"},
-        "models": {setup.model: {"name": setup.model}},
+        "models": {setup.model: {"name": setup.model, **limits}},
     }  # fmt: skip
     config = {
         "provider": {"rlproxy": provider},

@@ -34,12 +34,14 @@ class Setup:
     stream: bool
     tools: bool  # whether the client has a tool: look(place) -> "seen PLACE"
     folder: Path  # empty, of this conversation
+    side: bool = False  # whether the client is to ask for itself as often as it can
 
     @property
     def base_url(self) -> str:
         return f"{self.url}/v1"
 
 
+LIMIT_S = 590.0  # for an answer
 Say = Callable[[str], Any]  # a text, or a text and the id that the client shows; may be awaitable
 
 LOOK: dict[str, Any] = {
@@ -87,7 +89,7 @@ def run(*command: str, folder: Path, **env: str) -> str:
     """What a program prints; its errors raise RuntimeError."""
     done = subprocess.run(
         command, cwd=folder, env={**os.environ, **env}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=170,
+        timeout=LIMIT_S,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -96,16 +98,16 @@ def run(*command: str, folder: Path, **env: str) -> str:
 
 
 class Terminal:
-    """A program in a terminal of its own. It waits for a line when it has been quiet, and what it shows ends with
-    `ready`. With `draws` it draws its screen, which package `pyte` reads."""
+    """A program in a terminal of its own. It waits for a line when it has been quiet, and has shown `ready`
+    below the last one. With `draws` it draws its screen, which package `pyte` reads."""
 
     SIZE = 60, 200  # lines and columns
 
     def __init__(
         self, *command: str, folder: Path, ready: str = "", draws: bool = False, quiet_s: float = 2.0, **env: str
     ) -> None:
-        self._ready, self._quiet_s, self._screen = ready, quiet_s, self._made_screen() if draws else None
         self._ours, theirs = pty.openpty()
+        self._ready, self._quiet_s, self._screen = ready, quiet_s, self._made_screen() if draws else None
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *self.SIZE, 0, 0))
         more = {**os.environ, **env, "TERM": "xterm-256color" if draws else "dumb", "COLUMNS": str(self.SIZE[1])}
         self._process = subprocess.Popen(
@@ -118,9 +120,12 @@ class Terminal:
         import pyte
 
         screen = pyte.Screen(self.SIZE[1], self.SIZE[0])
+        screen.write_process_input = lambda text: os.write(self._ours, text.encode())  # where the cursor is
         return screen, pyte.ByteStream(screen)
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str, ready: str) -> None:
+        """Keys that are no line. From then on it waits for a line when it has shown `ready`."""
+        self._ready = ready
         os.write(self._ours, keys.encode())
         self._until_ready()
 
@@ -128,11 +133,11 @@ class Terminal:
         """What it shows below the line that was typed."""
         os.write(self._ours, text.encode())
         time.sleep(0.5)  # else it takes the end of the line for a part of what is pasted
-        os.write(self._ours, b"\r" if self._screen else b"\n")
-        return self._until_ready().rpartition(text)[2]
+        os.write(self._ours, b"\r")
+        return self._until_ready(text)
 
-    def _until_ready(self) -> str:
-        shown, ends = b"", time.monotonic() + 170
+    def _until_ready(self, typed: str = "") -> str:
+        shown, ends = b"", time.monotonic() + LIMIT_S
         while time.monotonic() < ends:
             readable, _, _ = select.select([self._ours], [], [], self._quiet_s)
             if readable:
@@ -143,6 +148,11 @@ class Terminal:
             text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode(errors="replace"))
             if self._screen:
                 text = " ".join(" ".join(self._screen[0].display).split())
-            if text.rstrip().endswith(self._ready):
+            if typed:
+                text = text.rpartition(typed)[2]
+            if not self._ready:
                 return text
+            before, ready, _ = text.rpartition(self._ready)  # notices of what goes on may come below it
+            if ready:
+                return before
         raise RuntimeError(f"it does not wait for a line: {shown.decode(errors='replace')[-2000:]}")

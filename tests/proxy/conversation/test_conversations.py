@@ -232,6 +232,23 @@ def test_pictures_count() -> None:
     assert thread([picture("data:a")]) == thread([picture("data:a")])
 
 
+def test_a_command_above_a_summary() -> None:
+    """mistral-vibe, whose context was full when the line was typed: it sums up first, and writes that below the line."""
+    system = {"role": "system", "content": "You help users get complex tasks done. Act directly and proactively."}
+    before = {"role": "user", "content": "You are continuing a trajectory.\n\n<previous_user_messages>"}
+    question, command = {"role": "user", "content": "q"}, {"role": "user", "content": "/rl bad too long"}
+    text = "</previous_user_messages>\n\nHere is a summary of what has happened so far:\n\n<compaction_summary>\n{}"
+    summary = {"role": "user", "content": text.format("They asked q.\n</compaction_summary>")}
+    messages = [system, before, question, command, summary]
+    agent = agent_of({}, messages)
+    assert command_at(messages, agent) == 3
+    assert command_at(messages) is None
+    assert command_at([system, before, command, question, summary], agent) is None
+    assert command_at([*messages[:4], {**summary, "content": text.format("They asked q.")}], agent) is None
+    ours = assistant("rlproxy: it has no answer right above")
+    assert without_commands([*messages, ours, question], agent) == [0, 1, 2, 4, 6]
+
+
 def test_what_may_follow_a_command() -> None:
     """System texts, and what its own agent adds; nothing that merely looks as if nobody had said it."""
     question, command = {"role": "user", "content": "q"}, {"role": "user", "content": "/rl good"}
