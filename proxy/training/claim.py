@@ -17,6 +17,7 @@ from proxy.training import own_loss, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.runs import EPISODE_BASELINE
@@ -39,6 +40,7 @@ class Claims:
         live_version: LiveVersion,
         cloud_student: CloudStudent | None,
         files: RunFiles,
+        weights_check: WeightsCheck,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -46,6 +48,7 @@ class Claims:
         self._live_version = live_version
         self._cloud_student = cloud_student
         self._files = files
+        self._weights_check = weights_check
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
@@ -150,6 +153,7 @@ class Claims:
             baseline=float(await self._store.meta.get("baseline", 0.0)),
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             neutral=served.neutral,
+            comparison=None if self._cloud_student else self._weights_check.noise,
             objective=self._cloud_student.objective if self._cloud_student else None,
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
             loss=None if self._cloud_student else await asyncio.to_thread(own_loss.read, train),

@@ -18,7 +18,6 @@ import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from config import presets
 from proxy.core.errors import BackendDown
 from proxy.training import run_folder, served_prompts
 from proxy.training.preconditions import Preconditions
@@ -148,33 +147,36 @@ class Rehearsal:
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
-        exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
-        scored = (
-            scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.is_deleted))
-        )
+        # Exact answers of a server on the very files that train are the model's own, to the last digit.
+        comparable = not foreign and not (self._weights_check.is_own_server and _all_exact(lines))
+        scored = scored and comparable and (not parent or (adapter is not None and not adapter.is_deleted))
         request = {
             "conversations": [],
             "lines": lines,
             "counted": counted_lines,
-            "max_seq_len": presets.resolve(train.preset, train.overrides).max_seq_len,
+            "preset": train.preset,
+            "overrides": train.overrides,
             "score": scored,
             "parent": parent,
             "adapter": adapter.path if adapter is not None else None,
+            "comparison": self._weights_check.noise,
         }
         out = self._settings.home / "logs" / "match.log"
         reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)
         refused = [reason for reason in reply["refused"] if reason is not None]
-        words = _unknown_reason(lines, reply["doubt"], scored, foreign)
+        words = _unknown_reason(reply["doubt"], scored) if comparable else None
         return {
             **verdict(refused, len(lines), words),
             "known_tokens": shares(len(counted_lines), reply["known_tokens"]),
         }
 
 
-def _unknown_reason(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
-    """Why it is not known whether a run would take the words of these answers; None where it is, or need not be."""
-    if foreign or all(line.get("exact") is True for line in lines):
-        return None
+def _all_exact(lines: Sequence[dict[str, Any]]) -> bool:
+    return all(line.get("exact") is True for line in lines)
+
+
+def _unknown_reason(doubt: str | None, scored: bool) -> str | None:
+    """Why it is not known whether a run would take the words of these answers; None where it is."""
     if not scored:
         return "their words are compared with the weights after the first rating"
     return doubt and f"whether it would take their words is not sure yet: {doubt}"

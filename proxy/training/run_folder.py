@@ -125,6 +125,7 @@ def write(
     baseline: float,
     episode_baseline: float = 0.0,
     neutral: Mapping[str, Mapping[str, Any]],
+    comparison: Mapping[str, float] | None = None,
     objective: str | None = None,
     tune: bool = False,
     tuned: float | None = None,
@@ -136,8 +137,9 @@ def write(
     """Blocking. Complete when `run.json` is there: it is written last.
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
-    it is None; `choices` are said with the run's own. `neutral` are the gate's
-    questions as the server renders them. What people said is written under `seal`. Raises OSError (disk full).
+    it is None; `choices` are said with the run's own. `neutral` are the gate's questions as the server renders them;
+    `comparison` is the noise that was seen as the server was compared with the weights. What people said is written
+    under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -171,6 +173,7 @@ def write(
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(),
         "neutral": neutral,
+        "comparison": comparison,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [
             {"name": "held", "value": run.held, "why": explain_held(run.held, run.samples, train.held_share)},
