@@ -122,7 +122,7 @@ class InFlightRequest:
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
         version, lost = self._context.lease.version, self._parts.backend.capabilities.unknown_model_statuses
-        wishes = Wishes(self._context.lease.model, self.codec.reads.name, frozenset(self.codec.asks))
+        wishes = self._wishes()
         self.withheld = self._parts.wishes.refusal(wishes)
         may_wish = self._context.id is not None and bool(self.codec.asks)
         message: str | None = None  # what the server said to our wishes
@@ -140,6 +140,11 @@ class InFlightRequest:
             if message is not None:
                 await self._remember(upstream, wishes, message)
             return upstream
+
+    def _wishes(self) -> Wishes:
+        lease = self._context.lease
+        model = lease.model if lease.version is None else self._parts.live_version.model
+        return Wishes(model, self.codec.reads.name, frozenset(self.codec.asks), self.codec.shape)
 
     async def _refusal(self, upstream: Answer, wishes: Wishes) -> str | None:
         """The server's message, where that may be about our wishes. Nothing of the answer has been passed on yet."""
