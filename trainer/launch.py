@@ -42,7 +42,7 @@ from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
-from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_hint
+from trainer.lessons.prompts import HINT, NEUTRAL, join_lessons, neutral, teacher_words, with_calls, with_hint
 from trainer.limits import GB, in_use
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan

@@ -11,6 +11,7 @@ number counted up. Not here: what a run refuses (trainer.lessons), how a server 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -54,6 +55,7 @@ class RehearsalBody(TypedDict):
     tried: int
     refused: int
     why: Annotated[str | None, Field(description="Why most of those are refused.")]
+    reasons: Annotated[dict[str, int], Field(description="How many are refused, by reason; the most frequent first.")]
     line: str
     known_tokens: Annotated[
         KnownTokensBody | None, Field(description="What the server told of the newest answers' tokens.")
@@ -61,7 +63,7 @@ class RehearsalBody(TypedDict):
 
 
 UNTRIED: Final[RehearsalBody] = {
-    "state": "untried", "tried": 0, "refused": 0, "why": None, "known_tokens": None,
+    "state": "untried", "tried": 0, "refused": 0, "why": None, "reasons": {}, "known_tokens": None,
     "line": f"whether a run would take them is tried after the first {FIRST} answers",
 }  # fmt: skip
 
@@ -212,6 +214,8 @@ def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> Reh
             return {**result, "state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
         return {**result, "state": "taken", "line": f"a run would take the {newest}"}
     how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
-    reason = max(reasons, key=reasons.count)
+    counts = dict(Counter(reasons).most_common())
+    reason = next(iter(counts))
     line = f"of the newest {tried} answers a run would refuse {how_many}: {reason}"
-    return {**result, "state": "refused" if len(reasons) == tried else "partly", "why": reason, "line": line}
+    state: Literal["refused", "partly"] = "refused" if len(reasons) == tried else "partly"
+    return {**result, "state": state, "why": reason, "reasons": counts, "line": line}

@@ -31,7 +31,7 @@ from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
-from store.records import BASE, Completion, Message, Moments, Run, RunSample
+from store.records import BASE, Completion, FinishedCompletion, Message, Moments, Run, RunSample
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
@@ -402,8 +402,15 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "tools": chat_tools(new.dialect, new.request),
         "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
+        "reply": _calling_reply(end),
         "prompt_tokens": None if new.version is None else _tokens(end.usage, "prompt_tokens"),
     }
+
+
+def _calling_reply(end: FinishedCompletion) -> dict[str, Any] | None:
+    """A reply with tool calls that was not captured exactly: its words alone are not all that the model said."""
+    message = None if end.exact or end.reply is None else as_chat(end.reply)
+    return message if message is not None and message.get("tool_calls") else None
 
 
 def _tokens(usage: Mapping[str, Any] | None, member: str) -> int | None:

@@ -52,6 +52,7 @@ class FakeOllama(Listening):
         self.models: dict[str, dict[str, Any]] = {}
         self.loaded: list[str] = []
         self.own_template = False  # models have a template of the GGUF's own, which knows tools
+        self.calls: list[dict[str, Any]] = []  # of tools, in whole chat completions that have some
         self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do)
         self.unload_s = 0.0  # after it has said that it unloads
         self.created: list[dict[str, Any]] = []
@@ -365,8 +366,11 @@ class FakeOllama(Listening):
             said = {"choices": [choice], "usage": _usage(0, 0), "_debug_info": {"rendered_template": prompt}}
             return _openai({**head, **said})
         if not body.get("stream"):
-            message = {"role": "assistant", "content": f"{name} " * WORDS}
+            message: dict[str, Any] = {"role": "assistant", "content": f"{name} " * WORDS}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            if body.get("tools") and self.calls:
+                message |= {"content": "", "tool_calls": self.calls}
+                choice["finish_reason"] = "tool_calls"
             return _openai({**head, "choices": [choice], "usage": _usage(texts.tokens(prompt), WORDS)})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)

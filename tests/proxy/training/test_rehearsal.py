@@ -133,6 +133,19 @@ def test_the_verdict(reasons: list[str], tried: int, state: str, line: str) -> N
     assert (found["state"], found["line"], found["refused"]) == (state, line, len(reasons))
 
 
+def test_the_reasons_are_counted() -> None:
+    assert verdict(["a", "b", "b"], 8)["reasons"] == {"b": 2, "a": 1}
+    assert list(verdict(["a", "b", "b"], 8)["reasons"]) == ["b", "a"], "the most frequent first"
+
+
+async def test_status_counts_each_reason(cli: Proxy) -> None:
+    cli.launcher.weights_say = {"refused": ["a call without its bytes", "another template", "another template"]}
+    await answers(cli, 3)
+    await tried(cli, "refused")
+    _, out, _ = await rlproxy(cli.home, "status")
+    assert "2 × another template" in out and "1 × a call without its bytes" in out
+
+
 # No ✓ where a run would refuse
 
 
