@@ -83,6 +83,7 @@ __all__ = [
     "standing",
     "teacher_words",
     "verify_adapter",
+    "with_calls",
     "with_hint",
 ]
 

@@ -55,7 +55,7 @@ def look(
     comparison: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Without `score` no weights are loaded. `lines` are of samples that a run with this preset might get, from version
-    `parent` in the folder `adapter`; `comparison` is as in run.json. `counted` are lines whose known tokens are counted.
+    `parent` in the folder `adapter`; `comparison` is as in run.json. Of `counted` lines the known tokens are counted.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """

@@ -1,9 +1,9 @@
 """Our own wishes that servers have refused, so that not every request is asked twice.
 
 Owns what is remembered: by model, format, members, and what else the request has (its shape), for a while, and until a
-server there is gone. Log-probs that are refused beside tools are asked for again where there are none, and every version
-of a model is refused with it. A wish that is refused by a status of its own is told from a server that fails for another
-reason. Which wishes there are is codecs', and when a request is asked again is asking's.
+server there is gone. Log-probs that are refused beside tools are asked for where there are none. What one version
+refuses, all do. A wish that is refused by a status of its own is told from a server that fails for another reason.
+Which wishes there are is codecs', and when a request is asked again is asking's.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ UNRELATED_S: Final = 60.0  # after which a 500 may be about our wishes again
 MOST: Final = 1000  # entries; a client chooses the names of models
 REFUSES: Final = frozenset((400, 422, 501))  # statuses of a server that says no to a member
 BREAKS: Final = 500  # some fail over a member instead; so do all others when something else is wrong
-# Members of a request beside which servers refuse log-probs that they give elsewhere: llama.cpp beside tools in streams,
-# Ollama with a template of the GGUF's own beside tools.
+# Members of a request beside which servers refuse log-probs that they give elsewhere: llama.cpp beside tools in
+# streams, Ollama with a template of the GGUF's own beside tools.
 SHAPING: Final = ("tools", "functions", "response_format", "format", "n", "think", "reasoning_effort")
 _NAMES: Final = ("logprob", "token_id", "response_messages")  # what each of our wishes has in its name
 

@@ -46,8 +46,8 @@ async def add(
     completions: Mapping[str, Completion],
     questions: Sequence[str] = NEUTRAL,
 ) -> ServedPrompts:
-    """Puts `served`, `served_reply`, and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
-    BackendDown."""
+    """Puts `served`, `served_reply`, and `hinted` into the lines, as far as the server tells; `questions` are the
+    gate's. Raises BackendDown."""
     served = ServedPrompts()
     queries = [query for line in lines for query in _of(line, completions[line["completion"]])]
     queries += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]

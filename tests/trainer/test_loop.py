@@ -749,8 +749,9 @@ def test_a_run_that_knows_too_little_of_the_noise_waits(tmp_path, model, monkeyp
     lines = few_words_of_a_quantised_server(model, 2)
     result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
     assert result["status"] == "empty" and result["samples"] == {}
-    assert result["reason"].startswith("The run waits for about 6 more rated answers") and "stay fresh" in (
-        result["reason"]
+    assert (
+        result["reason"].startswith("The run waits for about 6 more rated answers")
+        and "stay fresh" in (result["reason"])
     )
     assert result["metrics"]["missing_answers"] == 6
 

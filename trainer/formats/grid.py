@@ -75,15 +75,16 @@ def read_codes(blocks: Bytes, kind: Type) -> Codes:
     """(blocks, weights of a block), in the order of the weights."""
     count = len(blocks)
     if kind is Type.Q8_0:
-        return blocks[:, 2:].view(np.int8).astype(np.int16) + 128
+        signed: Codes = blocks[:, 2:].view(np.int8).astype(np.int16) + 128
+        return signed
     if kind is Type.Q6_K:
         low = blocks[:, :128].reshape(count, 2, 1, 2, 32)
         low = np.concatenate([low & 15, low >> 4], axis=2).reshape(count, 2, 4, 32)
         high = blocks[:, 128:192].reshape(count, 2, 1, 32) >> _pairs() & 3
-        return (low | high << 4).reshape(count, 256).astype(np.int16)
+        return np.asarray((low | high << 4).reshape(count, 256), np.int16)
     nibbles, high_bits = _parts(blocks, kind)
     low = np.concatenate([nibbles & 15, nibbles >> 4], axis=2)
-    return (low | high_bits << 4).reshape(count, -1).astype(np.int16)
+    return np.asarray((low | high_bits << 4).reshape(count, -1), np.int16)
 
 
 def write_codes(blocks: Bytes, codes: Codes, kind: Type) -> Bytes:

@@ -118,9 +118,7 @@ def find_band(
         serving_noise.measure("the fresh rated samples themselves", [_compared_ratios(s) for s in fresh]),
     ]
     fits_paper = all(verdict(preset, paper, s).reply for s in fresh)
-    return serving_noise.choose(
-        paper, measurements, serving_noise.from_comparison(comparison), fits_paper=fits_paper
-    )
+    return serving_noise.choose(paper, measurements, serving_noise.from_comparison(comparison), fits_paper=fits_paper)
 
 
 def _missing_answers(choice: BandChoice, parent: int, samples: Sequence[ScoredSample]) -> int:

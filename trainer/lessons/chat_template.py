@@ -98,9 +98,7 @@ class Template:
         reply, count = self.reply(text, ended=True), line.get("reply_tokens")
         if count not in (len(reply), len(reply) - 1):  # some servers do not count the end
             counted = f"the server counted {count:,}" if type(count) is int else "the server did not count"
-            raise BadLine(
-                f"a tool call without its bytes: the template writes it in {len(reply):,} tokens, {counted}"
-            )
+            raise BadLine(f"a tool call without its bytes: the template writes it in {len(reply):,} tokens, {counted}")
         return reply
 
     def _text_of(self, rendered: Mapping[str, Any]) -> str:

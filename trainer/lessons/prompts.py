@@ -32,9 +32,8 @@ def neutral(question: str) -> list[dict[str, Any]]:
 
 
 def with_calls(messages: Sequence[Mapping[str, Any]], reply: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The conversation with a reply's tool calls in it, and an answer of each tool: so a template writes the reply whole.
-
-    With a user's message after it some templates leave out the reasoning.
+    """The conversation with a reply's tool calls in it, and an answer of each tool, so that a template writes the reply
+    whole. With a user's message after it some templates leave out the reasoning.
     """
     results = [
         {

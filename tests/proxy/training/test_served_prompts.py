@@ -190,7 +190,12 @@ async def test_a_call_whose_bytes_nobody_told_is_rendered_with_its_prompt(proxy:
     """Ollama with a GGUF's own template tells no log-probs beside tools: nothing of a call could train."""
     call = {"id": "call_1", "index": 0, "type": "function", "function": {"name": "look", "arguments": '{"at":"sky"}'}}
     ollama.own_template, ollama.calls = True, [call]
-    tools = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
     for n in range(4):
         await rated(proxy, "/v1/chat/completions", {**user(f"look {n}"), "tools": tools})
     _, lines = await run_of(proxy)

@@ -16,8 +16,8 @@ from trainer.lessons.samples import Sample, parse
 # As Qwen's: calls in tags, and what tools say as a user's message.
 CALLING = (
     "{% for m in messages %}{{ '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + m.content }}"
-    "{% for c in m.tool_calls or () %}{{ '<tool_call>\n' + ({'name': c.function.name, 'arguments': c.function.arguments}"
-    " | tojson) + '\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% for c in m.tool_calls or () %}{% set f = c.function %}{{ '<tool_call>\n' + ({'name': f.name, 'arguments': "
+    "f.arguments} | tojson) + '\n</tool_call>' }}{% endfor %}{{ '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"city":"Paris"}'}}
@@ -66,9 +66,7 @@ def test_the_call_as_the_server_renders_it(template: Template) -> None:
 
 def test_words_before_a_call_belong_to_the_reply(template: Template) -> None:
     words = "I look it up. "
-    sample = read(
-        template, reply={**REPLY, "content": words}, text=words, reply_tokens=len(words) + len(WRITTEN) + 1
-    )
+    sample = read(template, reply={**REPLY, "content": words}, text=words, reply_tokens=len(words) + len(WRITTEN) + 1)
     assert spelled(template, sample) == f"{words}{WRITTEN}<|im_end|>"
 
 

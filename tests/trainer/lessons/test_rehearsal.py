@@ -173,9 +173,7 @@ def test_the_band_of_a_rehearsal_is_that_of_the_run(
     tmp_path: Path, model: Path, tokens: int, shift: float, comparison: Any, overrides: dict[str, Any]
 ) -> None:
     lines = noisy(model, tokens, shift)
-    found = probe.look(
-        model, [], threads=1, lines=lines, comparison=comparison, preset="balanced", overrides=overrides
-    )
+    found = probe.look(model, [], threads=1, lines=lines, comparison=comparison, preset="balanced", overrides=overrides)
     result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, comparison=comparison, overrides=overrides))
     causes = [result["samples"][each["rating"]]["cause"] for each in lines]
     assert [reason is not None for reason in found["refused"]] == [cause == "fresh-mismatch" for cause in causes]
