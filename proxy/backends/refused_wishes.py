@@ -34,7 +34,7 @@ class Wishes(NamedTuple):
 
 def shape_of(body: Mapping[str, Any], *, streams: bool) -> frozenset[str]:
     """What of a request may be why a server refuses our wishes beside it."""
-    names = frozenset(name for name in SHAPING if body.get(name))
+    names = frozenset([name for name in SHAPING if body.get(name)])
     return names | {"stream"} if streams else names
 
 
