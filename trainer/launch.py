@@ -43,7 +43,7 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed,
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
 from trainer.languages import LanguageChoice
-from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_hint
+from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_calls, with_hint
 from trainer.limits import GB, in_use
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan
@@ -84,6 +84,7 @@ __all__ = [
     "standing",
     "teacher_words",
     "verify_adapter",
+    "with_calls",
     "with_hint",
 ]
 

@@ -27,7 +27,7 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop, rounded
 from trainer.io.run_folder import SAMPLES, RunError, read_lines, read_spec, write_atomic
 from trainer.lessons import acceptance, replay, samples, trajectories
-from trainer.lessons.acceptance import Outcome
+from trainer.lessons.acceptance import NoiseUnknown, Outcome
 from trainer.lessons.chat_template import Template
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import LessonContext, Lessons, prepare
@@ -56,6 +56,9 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
         _run(folder, result, progress, stop, seal)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
+    except NoiseUnknown as wait:
+        metrics = result["metrics"] | {"missing_answers": float(wait.missing_answers)}
+        result |= {"status": "empty", "reason": str(wait), "metrics": metrics}
     except (RunError, SettingsError, AdapterError, weights.WeightsError, model_info.ProfileError, Diverged) as error:
         result |= {"status": "failed", "reason": str(error)}
     except (OSError, SafetensorError, ValueError, RuntimeError, AssertionError, MemoryError) as error:  # disk, arrays

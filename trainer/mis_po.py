@@ -73,15 +73,21 @@ def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Bounds of log ρ̄ of a reply: the given band, widened to 3σ/√T of serving noise and never narrowed."""
+    """Bounds of log ρ̄ of a reply: the given band, widened to three deviations of serving noise and never narrowed.
+
+    With mean μ and deviation σ of log x known from n tokens, the mean over the T tokens of a reply is within
+    3σ√(1/T + 1/n) of μ. σ itself is taken larger by its own standard error, 1/√(2n).
+    """
 
     low: float  # of ρ̄, not its log
     high: float
     mu: float = 0.0  # mean and deviation of log x over tokens, nats
     sigma: float = 0.0
+    calibration_tokens: float = math.inf  # from how many tokens these are known
 
     def limits(self, tokens: int) -> tuple[float, float]:
-        noise = 3 * self.sigma / math.sqrt(max(tokens, 1))
+        sigma = self.sigma * (1 + 1 / math.sqrt(2 * self.calibration_tokens))
+        noise = 3 * sigma * math.sqrt(1 / max(tokens, 1) + 1 / self.calibration_tokens)
         low = -math.inf if self.low <= 0 else math.log(self.low)
         return min(low, self.mu - noise), max(math.log(self.high), self.mu + noise)
 
@@ -132,12 +138,11 @@ def verdict(old: Floats, behaviour: Floats, *, token_low: float, token_high: flo
     )
 
 
-def calibrate(band: Band, log_x: Floats) -> Band | None:
-    """The band widened by the noise seen in `log_x` (N,) of fresh tokens; None when that is more than noise."""
-    mu, sigma = float(log_x.mean()), float(log_x.std())
+def calibrate(band: Band, mu: float, sigma: float, tokens: int) -> Band | None:
+    """The band widened by the noise seen in log x of so many fresh tokens; None when that is more than noise."""
     if sigma > MAX_SIGMA or abs(mu) > MAX_SIGMA / 2:
         return None
-    return Band(band.low, band.high, mu, sigma)
+    return Band(band.low, band.high, mu, sigma, tokens)
 
 
 def trust_tokens(log_x: Sequence[Floats], advantages: Sequence[Floats], *, most: float) -> list[Bools]:

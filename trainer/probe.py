@@ -20,16 +20,20 @@ from typing import Any, Final
 
 import psutil
 
+from config import presets
+from config.errors import SettingsError
 from trainer.formats import model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
 from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine
+from trainer.lessons.rehearsal import RunFilter
 from trainer.lessons.rendering import KnownPrompt
 from trainer.policy import packing
 from trainer.policy.policy import Policy
 
 GB: Final = 2**30
+NO_OVERRIDES: Final[Mapping[str, Any]] = {}
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
 
 # messages, text, ended; prompt_ids, prompt_text, prompt_tokens and reply_ids where the server tells them
@@ -44,12 +48,14 @@ def look(
     score: bool = True,
     lines: Sequence[Mapping[str, Any]] = (),
     counted: Sequence[Mapping[str, Any]] = (),
-    max_seq_len: int = 0,
+    preset: str = "balanced",
+    overrides: Mapping[str, Any] = NO_OVERRIDES,
     parent: int = 0,
     adapter: str | None = None,
+    comparison: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Without `score` no weights are loaded. `lines` are of samples that a run might get, from version `parent` in the
-    folder `adapter`. `counted` are lines whose known tokens are counted.
+    """Without `score` no weights are loaded. `lines` are of samples that a run with this preset might get, from version
+    `parent` in the folder `adapter`; `comparison` is as in run.json. Of `counted` lines the known tokens are counted.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """
@@ -61,7 +67,8 @@ def look(
     tokenizer = AutoTokenizer.from_pretrained(folder)
     template = Template(tokenizer)
     plain_template = template
-    refusals = rehearsal.refusals(lines, plain_template, max_seq_len=max_seq_len)
+    run_filter = RunFilter(presets.resolve(preset, dict(overrides)), parent, comparison)
+    refusals = rehearsal.refusals(lines, plain_template, max_seq_len=run_filter.preset.max_seq_len)
     served_prompts = [_served_prompt(each, template) for each in conversations]
     template = template.as_served(
         [
@@ -78,7 +85,7 @@ def look(
         with policy.wearing(None):
             readings = [_with_scores(reading, policy) for reading in readings]
         unlikely, doubt = rehearsal.unlikely_replies(
-            lines, plain_template, policy, parent=parent, parameters=profile.total, max_seq_len=max_seq_len
+            lines, plain_template, policy, run_filter, parameters=profile.total
         )
         refusals = [refusal or unlikely.get(index) for index, refusal in enumerate(refusals)]
     return {
@@ -144,7 +151,6 @@ def _affordable(parameters: int) -> tuple[Compute | None, str | None]:
 
 
 def _policy(folder: Path, compute: Compute, threads: int, adapter: str | None) -> Policy:
-    from config import presets
     from trainer.policy import policies
 
     framework, _ = policies.choose("auto")
@@ -177,7 +183,7 @@ def main() -> int:
     threading.Thread(target=_end_with_stdin, name="stdin", daemon=True).start()
     try:
         answer = look(weights.resolve(arguments.weights).path, threads=arguments.threads, **request)
-    except (weights.WeightsError, model_info.ProfileError, RunError, BadLine) as error:
+    except (weights.WeightsError, model_info.ProfileError, RunError, SettingsError, BadLine) as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
     except (OSError, ValueError, RuntimeError, AssertionError, ImportError) as error:  # files, arrays, a new model kind

@@ -181,6 +181,11 @@ class Backend(Protocol):
         Blocking: it may look at files."""
 
     @property
+    def growth(self) -> str | None:
+        """One sentence on what a version takes there beside the model that it is made of; None where versions are not
+        whole models, or nobody knows. Blocking: it may look at files."""
+
+    @property
     def leftovers(self) -> LeftoverVersions | None:
         """Leftovers of other homes there, as last seen: of one that is gone, nobody else would remove it."""
 

@@ -21,10 +21,14 @@ from proxy.core.errors import BackendBroke
 from trainer.launch import Launcher, LaunchError
 
 GB: Final = 1e9
+MB: Final = 1e6
 GROWTH: Final = 2  # a fused model over its base, where its tensors cannot be read
 SPARE: Final = 2**29  # bytes that fusing leaves free
 Q8_0, Q8_0_BITS, F16_BITS = 8, 8.5, 16.0
 LARGE: Final = (0, 1, 30)  # F32, F16, BF16: a change survives in them
+# Types that a tensor keeps when it is changed, or that become one as large: those of LARGE, Q4_0, Q4_1, Q5_0, Q5_1,
+# Q8_0, Q4_K, Q5_K, Q6_K.
+KEPT: Final = frozenset((*LARGE, 2, 3, 6, 7, Q8_0, 12, 13, 14))
 _CHANGED: Final = re.compile(r"blk\.\d+\.(attn|ffn)_(q|k|v|qkv|output|gate|up|down)\.weight")
 
 
@@ -69,14 +73,15 @@ def whole_size(base: Path) -> int:
     head cannot be read: GROWTH times its size.
     """
     stat = base.stat()
-    growth = _growth(base, stat.st_size, stat.st_mtime_ns)
-    return stat.st_size * GROWTH if growth is None else stat.st_size + growth
+    layers = _layers(base, stat.st_size, stat.st_mtime_ns)
+    return stat.st_size * GROWTH if layers is None else stat.st_size + sum(map(_tensor_growth, layers))
 
 
 @lru_cache(maxsize=8)  # the head of a large model is megabytes, and `status` asks each time
-def _growth(base: Path, size: int, changed_ns: int) -> int | None:
+def _layers(base: Path, size: int, changed_ns: int) -> tuple[Tensor, ...] | None:
+    """The tensors that an adapter may change; None where the head cannot be read."""
     try:
-        return sum(_tensor_growth(tensor) for tensor in read_tensors(base) if _CHANGED.fullmatch(tensor.name))
+        return tuple(tensor for tensor in read_tensors(base) if _CHANGED.fullmatch(tensor.name))
     except NoGguf:
         return None
 
@@ -84,6 +89,30 @@ def _growth(base: Path, size: int, changed_ns: int) -> int | None:
 def _tensor_growth(tensor: Tensor) -> int:
     then = F16_BITS if tensor.kind == Q8_0 else tensor.bits if tensor.kind in LARGE else Q8_0_BITS
     return max(0, int(tensor.elements * (then - tensor.bits) / 8))
+
+
+def growth_line(base: Path) -> str | None:
+    """One sentence on the size of a version beside this model's own file; None where its head cannot be read.
+
+    Most tensors keep their type with what was learned in it (trainer.formats.merge_gguf). Of others the reason is said.
+    """
+    try:
+        stat = base.stat()
+    except OSError:
+        return None
+    size, tensors = stat.st_size, _layers(base, stat.st_size, stat.st_mtime_ns)
+    if tensors is None:
+        return None
+    if not (growing := [tensor for tensor in tensors if tensor.kind not in KEPT]):
+        most = whole_size(base)
+        largest = f" (at most {most / MB:,.0f} MB, once it has learned much)" if most > size else ""
+        return f"a version is a model of {size / MB:,.0f} MB, as large as the one that it is made of{largest}"
+    most, bits = size + sum(map(_tensor_growth, growing)), sorted({round(tensor.bits, 1) for tensor in growing})
+    return (
+        f"a version is a model of up to {most / MB:,.0f} MB beside {size / MB:,.0f} MB: {len(growing)} of its "
+        f"{len(tensors)} layers have {' and '.join(map(str, bits))} bits a weight in a type that rlproxy only reads, "
+        "so what is learned is stored in 8"
+    )
 
 
 def room_problem(base: Path, fused: Path, served: tuple[Path, int] | None = None) -> str | None:

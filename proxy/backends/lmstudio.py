@@ -94,6 +94,10 @@ class LMStudio(OpenAICompatible):
             return self._problem
         return gguf_files.room_problem(self._base, self._folder)
 
+    @property
+    def growth(self) -> str | None:
+        return None if self._base is None else gguf_files.growth_line(self._base)
+
     def address(self, model: str) -> Address:
         if _VERSION.fullmatch(model) is None:
             return super().address(model)

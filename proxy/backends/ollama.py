@@ -158,6 +158,13 @@ class Ollama(OpenAICompatible):
         base, reason = self._base()
         return reason or (gguf_files.room_problem(base, self._home, (base.parent, COPIES)) if base else None)
 
+    @property
+    def growth(self) -> str | None:
+        if not self._model or not self._whole:
+            return None
+        base, _ = self._base()
+        return None if base is None else gguf_files.growth_line(base)
+
     def address(self, model: str) -> Address:
         return Address(self.url, {"model": dumps(self.tag(model))})
 

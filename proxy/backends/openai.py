@@ -132,6 +132,10 @@ class OpenAICompatible:
         return None
 
     @property
+    def growth(self) -> str | None:
+        return None
+
+    @property
     def leftovers(self) -> LeftoverVersions | None:
         return None
 

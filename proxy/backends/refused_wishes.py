@@ -1,30 +1,41 @@
 """Our own wishes that servers have refused, so that not every request is asked twice.
 
-Owns what is remembered: by model, format and members, for a while, and until a server there is gone. A wish that is
-refused by a status of its own is told from a server that fails for another reason. Which wishes there are is codecs',
-and when a request is asked again is asking's.
+Owns what is remembered: by model, format, members, and what else the request has (its shape), for a while, and until a
+server there is gone. Log-probs that are refused beside tools are asked for where there are none. What one version
+refuses, all do. A wish that is refused by a status of its own is told from a server that fails for another reason.
+Which wishes there are is codecs', and when a request is asked again is asking's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
 
 REFUSED_S: Final = 600.0  # after which a server is asked with our wishes again
 UNRELATED_S: Final = 60.0  # after which a 500 may be about our wishes again
 MOST: Final = 1000  # entries; a client chooses the names of models
 REFUSES: Final = frozenset((400, 422, 501))  # statuses of a server that says no to a member
 BREAKS: Final = 500  # some fail over a member instead; so do all others when something else is wrong
+# Members of a request beside which servers refuse log-probs that they give elsewhere: llama.cpp beside tools in
+# streams, Ollama with a template of the GGUF's own beside tools.
+SHAPING: Final = ("tools", "functions", "response_format", "format", "n", "think", "reasoning_effort")
 _NAMES: Final = ("logprob", "token_id", "response_messages")  # what each of our wishes has in its name
 
 
 class Wishes(NamedTuple):
     """Members that we add to a request."""
 
-    model: str
+    model: str  # whichever version of it answers
     dialect: str
     members: frozenset[str]
+    shape: frozenset[str] = frozenset()  # members of the request that may be why they are refused
+
+
+def shape_of(body: Mapping[str, Any], *, streams: bool) -> frozenset[str]:
+    """What of a request may be why a server refuses our wishes beside it."""
+    names = frozenset([name for name in SHAPING if body.get(name)])
+    return names | {"stream"} if streams else names
 
 
 class RefusedWishes:

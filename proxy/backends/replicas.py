@@ -94,6 +94,10 @@ class Replicas:
         return self._first.obstacle
 
     @property
+    def growth(self) -> str | None:
+        return self._first.growth
+
+    @property
     def leftovers(self) -> LeftoverVersions | None:
         return self._first.leftovers
 

@@ -204,6 +204,8 @@ def _prompts(s: dict[str, Any]) -> list[Row]:
         rows += [("", text, "") for text in texts]
     if rehearsal["refused"]:
         rows.append(("prompts", rehearsal["line"], "yellow"))
+        if len(rehearsal["reasons"]) > 1:
+            rows += [("", f"{count} × {reason}", "yellow") for reason, count in rehearsal["reasons"].items()]
     if s["cut"]:
         rows.append(("cut", s["cut"], "yellow"))
     return rows

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from proxy.backends.base import Capabilities
+from proxy.backends.refused_wishes import shape_of
 from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, loads_server_json, rewrite
@@ -45,6 +46,11 @@ class Codec(ABC):
     @abstractmethod
     def reads(self) -> Dialect:
         """The format that the backend answers in."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> frozenset[str]:
+        """What of the request may be why a server refuses our wishes."""
 
     @abstractmethod
     def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:
@@ -105,6 +111,11 @@ class Native(Codec):
     @cached_property
     def reads(self) -> Dialect:
         return self._dialect if self._id is None else self._dialect.of(self._question.body)
+
+    @property
+    def shape(self) -> frozenset[str]:
+        body = self._question.body
+        return shape_of(body, streams=flag(body, "stream", self._dialect.framing == "ndjson"))
 
     @cached_property
     def _rules(self) -> Rules:
@@ -215,9 +226,14 @@ class Translated(Codec):
         self.asks = _missing(wishes(CHAT, chat, capabilities), chat)
         self._hides = bool(self.asks) and not outgoing.parsed.wants_logprobs
         self._chat = dumps(chat)
+        self._shape = shape_of(chat, streams=flag(chat, "stream", False))
         self._dialect = dialect
         self._halves = HalfCharacters()
         self._say: Renderer = dialect.renderer(id=id, parsed=replace(outgoing.parsed, model=model), created=created)
+
+    @property
+    def shape(self) -> frozenset[str]:
+        return self._shape
 
     def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:
         return rewrite(self._chat, {}, {**(self.asks if asking else {}), **model_members})

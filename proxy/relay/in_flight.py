@@ -122,24 +122,28 @@ class InFlightRequest:
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
         version, lost = self._context.lease.version, self._parts.backend.capabilities.unknown_model_statuses
-        wishes = Wishes(self._context.lease.model, self.codec.reads.name, frozenset(self.codec.asks))
-        self.withheld = self._parts.wishes.refusal(wishes)
-        may_wish = self._context.id is not None and bool(self.codec.asks)
+        wishes = self._wishes() if self._context.id is not None and self.codec.asks else None
+        self.withheld = None if wishes is None else self._parts.wishes.refusal(wishes)
         message: str | None = None  # what the server said to our wishes
         given_back = False
         while True:
-            wishing = may_wish and message is None and self.withheld is None
+            wishing = wishes is not None and message is None and self.withheld is None
             upstream = await self._sent(wishing)
-            if wishing and (message := await self._refusal(upstream, wishes)) is not None:
+            if wishing and wishes is not None and (message := await self._refusal(upstream, wishes)) is not None:
                 continue
             if upstream.status in lost and version and not given_back:
                 await let_go(upstream)
                 await self._parts.live_version.lost(version)
                 given_back, message = True, None
                 continue
-            if message is not None:
+            if message is not None and wishes is not None:
                 await self._remember(upstream, wishes, message)
             return upstream
+
+    def _wishes(self) -> Wishes:
+        lease = self._context.lease
+        model = lease.model if lease.version is None else self._parts.live_version.model
+        return Wishes(model, self.codec.reads.name, frozenset(self.codec.asks), self.codec.shape)
 
     async def _refusal(self, upstream: Answer, wishes: Wishes) -> str | None:
         """The server's message, where that may be about our wishes. Nothing of the answer has been passed on yet."""

@@ -12,19 +12,18 @@ from typing import Any, Final
 
 from config import presets
 from config.languages import gate_questions
-from config.settings import Settings
-from proxy.backends.base import Backend
 from proxy.training import own_loss, prompt_languages, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
+from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
+from proxy.versions.services import Services
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.runs import EPISODE_BASELINE
 from store.learning.samples import SampleRequirements
 from store.records import Run
-from store.store import Store
-from trainer.launch import Launcher, Seal
+from trainer.launch import Seal
 
 TUNE: Final = "tune"  # meta: the next run looks for its learning rate
 TUNED: Final = "tuned"  # meta: what sweeps have found, by model
@@ -34,21 +33,20 @@ EARLIER_HELD_SAMPLES: Final = 32  # held-back samples of earlier runs that the g
 class Claims:
     def __init__(
         self,
-        settings: Settings,
-        store: Store,
-        backend: Backend,
+        services: Services,
         live_version: LiveVersion,
         cloud_student: CloudStudent | None,
         files: RunFiles,
-        launcher: Launcher,
+        weights_check: WeightsCheck,
     ) -> None:
-        self._settings = settings
-        self._store = store
-        self._backend = backend
+        self._settings = services.settings
+        self._store = services.store
+        self._backend = services.backend
+        self._launcher = services.launcher
         self._live_version = live_version
         self._cloud_student = cloud_student
         self._files = files
-        self._launcher = launcher
+        self._weights_check = weights_check
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
@@ -155,6 +153,7 @@ class Claims:
             episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
             languages=languages.codes,
             neutral=served.neutral,
+            comparison=None if self._cloud_student else self._weights_check.noise,
             objective=self._cloud_student.objective if self._cloud_student else None,
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
             loss=None if self._cloud_student else await asyncio.to_thread(own_loss.read, train),

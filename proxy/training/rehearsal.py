@@ -11,6 +11,7 @@ number counted up. Not here: what a run refuses (trainer.lessons), how a server 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -18,7 +19,6 @@ import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from config import presets
 from proxy.core.errors import BackendDown
 from proxy.training import run_folder, served_prompts
 from proxy.training.preconditions import Preconditions
@@ -55,6 +55,7 @@ class RehearsalBody(TypedDict):
     tried: int
     refused: int
     why: Annotated[str | None, Field(description="Why most of those are refused.")]
+    reasons: Annotated[dict[str, int], Field(description="How many are refused, by reason; the most frequent first.")]
     line: str
     known_tokens: Annotated[
         KnownTokensBody | None, Field(description="What the server told of the newest answers' tokens.")
@@ -62,7 +63,7 @@ class RehearsalBody(TypedDict):
 
 
 UNTRIED: Final[RehearsalBody] = {
-    "state": "untried", "tried": 0, "refused": 0, "why": None, "known_tokens": None,
+    "state": "untried", "tried": 0, "refused": 0, "why": None, "reasons": {}, "known_tokens": None,
     "line": f"whether a run would take them is tried after the first {FIRST} answers",
 }  # fmt: skip
 
@@ -148,33 +149,36 @@ class Rehearsal:
                 await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
-        exact = all(line.get("exact") is True for line in lines)  # then its words are the model's own
-        scored = (
-            scored and not foreign and not exact and (not parent or (adapter is not None and not adapter.is_deleted))
-        )
+        # Exact answers of a server on the very files that train are the model's own, to the last digit.
+        comparable = not foreign and not (self._weights_check.is_own_server and _all_exact(lines))
+        scored = scored and comparable and (not parent or (adapter is not None and not adapter.is_deleted))
         request = {
             "conversations": [],
             "lines": lines,
             "counted": counted_lines,
-            "max_seq_len": presets.resolve(train.preset, train.overrides).max_seq_len,
+            "preset": train.preset,
+            "overrides": train.overrides,
             "score": scored,
             "parent": parent,
             "adapter": adapter.path if adapter is not None else None,
+            "comparison": self._weights_check.noise,
         }
         out = self._settings.home / "logs" / "match.log"
         reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)
         refused = [reason for reason in reply["refused"] if reason is not None]
-        words = _unknown_reason(lines, reply["doubt"], scored, foreign)
+        words = _unknown_reason(reply["doubt"], scored) if comparable else None
         return {
             **verdict(refused, len(lines), words),
             "known_tokens": shares(len(counted_lines), reply["known_tokens"]),
         }
 
 
-def _unknown_reason(lines: Sequence[dict[str, Any]], doubt: str | None, scored: bool, foreign: bool) -> str | None:
-    """Why it is not known whether a run would take the words of these answers; None where it is, or need not be."""
-    if foreign or all(line.get("exact") is True for line in lines):
-        return None
+def _all_exact(lines: Sequence[dict[str, Any]]) -> bool:
+    return all(line.get("exact") is True for line in lines)
+
+
+def _unknown_reason(doubt: str | None, scored: bool) -> str | None:
+    """Why it is not known whether a run would take the words of these answers; None where it is."""
     if not scored:
         return "their words are compared with the weights after the first rating"
     return doubt and f"whether it would take their words is not sure yet: {doubt}"
@@ -210,6 +214,8 @@ def verdict(reasons: Sequence[str], tried: int, words: str | None = None) -> Reh
             return {**result, "state": "prompts", "line": f"a run would take the prompts of the {newest}; {words}"}
         return {**result, "state": "taken", "line": f"a run would take the {newest}"}
     how_many = "all" if len(reasons) == tried else f"{len(reasons)}"
-    reason = max(reasons, key=reasons.count)
+    counts = dict(Counter(reasons).most_common())
+    reason = next(iter(counts))
     line = f"of the newest {tried} answers a run would refuse {how_many}: {reason}"
-    return {**result, "state": "refused" if len(reasons) == tried else "partly", "why": reason, "line": line}
+    state: Literal["refused", "partly"] = "refused" if len(reasons) == tried else "partly"
+    return {**result, "state": state, "why": reason, "reasons": counts, "line": line}

@@ -31,7 +31,7 @@ from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
-from store.records import BASE, Completion, Message, Moments, Run, RunSample
+from store.records import BASE, Completion, FinishedCompletion, Message, Moments, Run, RunSample
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
@@ -126,6 +126,7 @@ def write(
     episode_baseline: float = 0.0,
     languages: Sequence[str],
     neutral: Mapping[str, Mapping[str, Any]],
+    comparison: Mapping[str, float] | None = None,
     objective: str | None = None,
     tune: bool = False,
     tuned: float | None = None,
@@ -137,9 +138,9 @@ def write(
     """Blocking. Complete when `run.json` is there: it is written last.
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
-    it is None; `choices` are said with the run's own. `neutral` are the gate's
-    questions, in these `languages`, as the server renders them. What people said is written under `seal`. Raises
-    OSError (disk full).
+    it is None; `choices` are said with the run's own. `neutral` are the gate's questions, in these `languages`, as the
+    server renders them. `comparison` is the noise that was seen as the server was compared with the weights. What people
+    said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -174,6 +175,7 @@ def write(
         "gate": settings.gate.model_dump(),
         "languages": languages,
         "neutral": neutral,
+        "comparison": comparison,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [
             {"name": "held", "value": run.held, "why": explain_held(run.held, run.samples, train.held_share)},
@@ -402,8 +404,15 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "tools": chat_tools(new.dialect, new.request),
         "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
+        "reply": _calling_reply(end),
         "prompt_tokens": None if new.version is None else _tokens(end.usage, "prompt_tokens"),
     }
+
+
+def _calling_reply(end: FinishedCompletion) -> dict[str, Any] | None:
+    """A reply with tool calls that was not captured exactly: its words alone are not all that the model said."""
+    message = None if end.exact or end.reply is None else as_chat(end.reply)
+    return message if message is not None and message.get("tool_calls") else None
 
 
 def _tokens(usage: Mapping[str, Any] | None, member: str) -> int | None:

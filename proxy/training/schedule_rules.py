@@ -31,13 +31,22 @@ def ratings_threshold(train: Train, last: Run | None, previous_count: int) -> tu
     """How many fresh ratings start a run, and why that many; `previous_count` of them were there before the last run.
 
     A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
-    ones must have come.
+    ones must have come; where the run itself said how many it waits for, that many.
     """
+    if last is not None and (missing := _missing_answers(last)):
+        threshold = previous_count + missing
+        return max(threshold, train.start_at), f"run {last.id} gave its ratings back and waits for {missing} more"
     if last is not None and last.status in ENDED_UNPUBLISHED:
         threshold = previous_count + max(1, train.start_at // 2)
         if threshold > train.start_at:
             return threshold, f"run {last.id} ended {last.status} and gave its ratings back"
     return train.start_at, ""
+
+
+def _missing_answers(last: Run) -> int:
+    """How many more rated answers a run needs that knew too little of the server's noise (trainer/CONTRACT.md)."""
+    metrics = (last.result or {}).get("metrics") or {}
+    return int(metrics.get("missing_answers", 0)) if last.status == "empty" else 0
 
 
 def episodes_threshold(train: Train, last: Run | None, returned: int) -> int:

@@ -1,7 +1,8 @@
 """The prompts of a run as the server renders them, asked for before the run begins.
 
 Owns which prompts are asked for and what becomes of the answers: members of the lines that the trainer reads. A prompt
-that was captured token by token is not asked for; with a comment or what was said next in it, it is. Not here: how a
+that was captured token by token is not asked for; with a comment or what was said next in it, it is. A reply with tool
+calls, whose bytes the server did not tell, is read off the prompt of the turn after it. Not here: how a
 server is asked (backends), how the trainer uses it and what it does without (trainer.lessons.samples).
 """
 
@@ -19,7 +20,7 @@ from proxy.backends.base import Backend, Prompt, RenderedPrompt
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
-from trainer.launch import neutral, teacher_words, with_hint
+from trainer.launch import neutral, teacher_words, with_calls, with_hint
 
 log = structlog.get_logger()
 
@@ -45,8 +46,8 @@ async def add(
     completions: Mapping[str, Completion],
     questions: Sequence[str],
 ) -> ServedPrompts:
-    """Puts `served` and `hinted` into the lines, as far as the server tells; `questions` are the gate's. Raises
-    BackendDown."""
+    """Puts `served`, `served_reply`, and `hinted` into the lines, as far as the server tells; `questions` are the
+    gate's. Raises BackendDown."""
     served = ServedPrompts()
     queries = [query for line in lines for query in _of(line, completions[line["completion"]])]
     queries += [_PromptQuery(Prompt(neutral(question)), served.neutral, question) for question in questions]
@@ -78,6 +79,8 @@ def _of(line: dict[str, Any], completion: Completion) -> Iterator[_PromptQuery]:
     prompt = prompt_of(line, completion)
     if not (line["exact"] or line["prompt_token_ids"]):
         yield _PromptQuery(prompt, line, "served")
+        if (reply := line.get("reply")) is not None:
+            yield _PromptQuery(replace(prompt, messages=with_calls(prompt.messages, reply)), line, "served_reply")
     if (words := teacher_words(line)) is not None and (chat := with_hint(prompt.messages, *words)) is not None:
         yield _PromptQuery(replace(prompt, messages=chat), line, "hinted")
 

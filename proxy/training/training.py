@@ -59,9 +59,7 @@ class Training:
             settings, store, self.live_version, backend, self.preconditions, self.cloud_student, events
         )
         self.run_files = RunFiles(store, settings.home)
-        claims = Claims(
-            settings, store, backend, self.live_version, self.cloud_student, self.run_files, services.launcher
-        )
+        claims = Claims(services, self.live_version, self.cloud_student, self.run_files, self.weights_check)
         publisher = Publisher(store, self.live_version, self.gpu_sharing, events, services.metrics, self.cloud_student)
         self.supervisor = RunSupervisor(
             services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning

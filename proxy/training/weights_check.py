@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
@@ -32,7 +33,7 @@ from trainer.launch import Launcher, LaunchError
 log = structlog.get_logger()
 
 META: Final = "match"
-RULES: Final = 2  # of the comparison: a verdict by other ones is asked for anew
+RULES: Final = 3  # of the comparison: a verdict by other ones is asked for anew
 ANSWER_S: Final = 300.0  # for one short reply of a large model on a CPU
 LOOK_S: Final = 30.0  # how often the server is asked who it is, while ratings come
 OVERRIDE: Final = 'train.match = "warn" trains all the same'
@@ -87,6 +88,16 @@ class WeightsCheck:
         if self.verdict is None or self.verdict.state != "other" or self._settings.train.match == "warn":
             return None
         return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
+
+    @property
+    def is_own_server(self) -> bool:
+        """Tell whether rlproxy started the server on the very files that train: then nothing is compared."""
+        return self.verdict == OWN_SERVER
+
+    @property
+    def noise(self) -> Mapping[str, float] | None:
+        """Noise between the server's log-probs and the weights', where it was measured."""
+        return None if self.verdict is None else self.verdict.noise
 
     def report(self) -> MatchBody:
         """For `status`."""

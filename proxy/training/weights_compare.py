@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean, pstdev
 from typing import Any, Final, Literal, NamedTuple
 
 from proxy.backends.base import ModelDescription
@@ -72,6 +73,9 @@ class WeightsVerdict(NamedTuple):
     regret: float | None = None
     rendering: Mapping[str, Any] | None = None  # a Rendering's members; None: prompts are not why, or nobody looked
     scored: bool = True  # False: prompts alone were compared
+    # What the weights gave the reply's tokens less what the server gave them: mean, deviation (nats a token), tokens.
+    # None where the server tells no log-probs. A run calibrates its band on it where its answers are short.
+    noise: Mapping[str, float] | None = None
 
 
 def compare(
@@ -79,7 +83,8 @@ def compare(
 ) -> WeightsVerdict:
     """`probe` is what trainer.probe says of the weights and of these answers."""
     verdict = _compare(description, answers, probe) if scored else _compare_prompts(description, answers, probe)
-    return verdict._replace(scored=scored)
+    noise = _noise(answers, probe["conversations"]) if verdict.state == "same" else None
+    return verdict._replace(scored=scored, noise=noise)
 
 
 def _compare_prompts(
@@ -236,9 +241,22 @@ def _log_probs(distance: float | None, regret: float | None) -> str | None:
 
 
 def _distance(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> float | None:
-    pairs = [_aligned(answer, each["logprobs"]) for answer, each in zip(answers, read, strict=True)]
-    differences = [abs(theirs - ours) for theirs, ours in chain.from_iterable(pairs)]
-    return sum(differences) / len(differences) if differences else None
+    differences = _differences(answers, read)
+    return fmean(map(abs, differences)) if differences else None
+
+
+def _noise(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> Mapping[str, float] | None:
+    """How far the weights' log-probs are from the server's own, over the tokens of its replies."""
+    differences = _differences(answers, read)
+    if not differences:
+        return None
+    return {"mean": fmean(differences), "deviation": pstdev(differences), "tokens": len(differences)}
+
+
+def _differences(answers: Sequence[ProbeAnswer], read: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Nats a token: of the weights, less those of the server."""
+    pairs = (_aligned(answer, each["logprobs"]) for answer, each in zip(answers, read, strict=True))
+    return [ours - theirs for theirs, ours in chain.from_iterable(pairs)]
 
 
 def _aligned(answer: ProbeAnswer, ours: Sequence[float]) -> list[tuple[float, float]]:

@@ -77,6 +77,7 @@ class StatusReport:
                 "inexact": self._formats.inexact(d.name for d in DIALECTS),
                 "lacks": self._backend.capabilities.limitation or None,
                 "obstacle": await self._preconditions.obstacle(),
+                "growth": await asyncio.to_thread(lambda: self._backend.growth),
                 "layers": self._preconditions.layers,
                 "left": {"line": old.line, "command": old.command} if (old := self._backend.leftovers) else None,
                 "dialects": self._formats.table(d.name for d in DIALECTS),

@@ -388,6 +388,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
     "yield": ("benchmarks/yield.json", tables_ollama.yielding),
     "token_shares": ("benchmarks/token_shares.json", tables_ollama.token_shares),
+    "version_size": ("benchmarks/version_size.json", tables_ollama.version_size),
     "quick_starts": ("benchmarks/quick_starts.json", quick_starts),
     "versus": ("benchmarks/versus.json", tables_learning.versus),
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),

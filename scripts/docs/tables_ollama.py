@@ -4,6 +4,7 @@
 - what was learned after other templates than the weights'
 - what a version of a large model costs
 - the shares of exact tokens
+- what is left of a run in files of several sizes (docs/lab/backends.md)
 - answer times during a run (docs/lab/operations.md)
 
 Owns their rows. Not here: putting them into the page (tables), the measurements (ollama_faults,
@@ -58,6 +59,20 @@ def token_shares(found: Mapping[str, Any]) -> str:
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     tokens = ", ".join(f"{name}: {one['shares']['all']['tokens']:,}" for name, one in found.items())
     return "\n".join([*lines, "", f"Tokens of {tokens}. {_when(found)}"])
+
+
+def version_size(found: Mapping[str, Any]) -> str:
+    """What is left of a run in files of several sizes."""
+    heads = "weights in | stored in | nats off | liked over disliked, nats"
+    lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
+    for kind, one in found["types"].items():
+        lines.append(f"| {kind} | the adapter apart, exact | 0 | {one['margin']:.2f} |")
+        for way, row in one["ways"].items():
+            lines.append(f"| {kind} | {way} | {row['off']:.2f} | {row['margin']:.2f} |")
+    first = next(iter(found["types"].values()))
+    runs = ", ".join(f"{kind} {one['run']:.2f}" for kind, one in found["types"].items())
+    lines += ["", f"{first['tokens']:,} tokens. The run moved them by {runs} nats. {_when({'': found})}"]
+    return "\n".join(lines)
 
 
 def _share(one: Mapping[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ status, content type, members, words of errors. Faithful in what a swap meets:
 - A model that is deleted takes its blobs along.
 - A model has to be loaded before it answers.
 - Ids collide.
+- With a template of the GGUF's own (`own_template`) its llama-server answers, which refuses log-probs beside tools.
 
 Every word of a reply is the name of what answered. `version` decides which Ollama it is. Not here: what it says of a
 model, and prompts (ollama_texts).
@@ -35,6 +36,10 @@ LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
 AT = "2026-11-23T15:20:01.696987091Z"
 NO_TEXT = "json: cannot unmarshal object into Go struct field .messages.tool_calls.function.arguments of type string"
+# What Ollama passes on of its llama-server's error, in streams and whole answers (llm/llama_server.go, August 2026).
+NO_LOGPROBS = (
+    '{"error":{"code":400,"message":"logprobs is not supported with tools + stream","type":"invalid_request_error"}}'
+)
 _NAME = re.compile(r"[\w./:-]+")
 
 
@@ -46,6 +51,8 @@ class FakeOllama(Listening):
         self.blobs.mkdir(parents=True)
         self.models: dict[str, dict[str, Any]] = {}
         self.loaded: list[str] = []
+        self.own_template = False  # models have a template of the GGUF's own, which knows tools
+        self.calls: list[dict[str, Any]] = []  # of tools, in whole chat completions that have some
         self.mood = "well"  # cut, full, refuse-create, no-memory, clings (an unload that it answers and does not do)
         self.unload_s = 0.0  # after it has said that it unloads
         self.created: list[dict[str, Any]] = []
@@ -273,7 +280,7 @@ class FakeOllama(Listening):
         if name is None:
             return error(404, f"model '{body['model']}' not found", "not_found_error")
         model = self.models[name]
-        if (why := _unfit(name, model, body)) is not None:
+        if (why := _unfit(name, model, body, own_template=self.own_template)) is not None:
             return error(400, why)
         if path == "/v1/chat/completions" and not body.get("messages"):
             return error(400, "[] is too short - 'messages'", charset="utf-8")
@@ -359,8 +366,11 @@ class FakeOllama(Listening):
             said = {"choices": [choice], "usage": _usage(0, 0), "_debug_info": {"rendered_template": prompt}}
             return _openai({**head, **said})
         if not body.get("stream"):
-            message = {"role": "assistant", "content": f"{name} " * WORDS}
+            message: dict[str, Any] = {"role": "assistant", "content": f"{name} " * WORDS}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            if body.get("tools") and self.calls:
+                message |= {"content": "", "tool_calls": self.calls}
+                choice["finish_reason"] = "tool_calls"
             return _openai({**head, "choices": [choice], "usage": _usage(texts.tokens(prompt), WORDS)})
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -404,9 +414,11 @@ def digest(model: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(model, sort_keys=True).encode()).hexdigest()
 
 
-def _unfit(name: str, model: dict[str, Any], body: dict[str, Any]) -> str | None:
+def _unfit(name: str, model: dict[str, Any], body: dict[str, Any], *, own_template: bool) -> str | None:
     """The error where a request asks for something that this model is not made for."""
     can = texts.capabilities(model)
+    if own_template and body.get("tools"):
+        return NO_LOGPROBS if body.get("logprobs") else None
     if body.get("tools") and "tools" not in can:
         return f"registry.ollama.ai/library/{name} does not support tools"
     if body.get("think") and "thinking" not in can:

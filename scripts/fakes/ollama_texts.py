@@ -107,12 +107,22 @@ def rendered(model: dict[str, Any], messages: list[dict[str, Any]], body: dict[s
         if m["role"] == "assistant":
             if body.get("think") and m.get("thinking"):
                 said = f"<think>\n{m['thinking']}\n</think>\n\n{said}"
+            said += "".join(f"<tool_call>\n{_call(call)}\n</tool_call>" for call in m.get("tool_calls") or ())
             out += f"<|im_start|>assistant\n{said}<|im_end|>\n"
         elif m["role"] == "tool":
             out += f"<|im_start|>user\n<tool_response>\n{said}\n</tool_response><|im_end|>\n"
         elif m["role"] == "user":
             out += f"<|im_start|>user\n{said}<|im_end|>\n"
     return out + "<|im_start|>assistant\n"
+
+
+def _call(call: dict[str, Any]) -> str:
+    """A call as a template of Hugging Face's form writes it."""
+    function = call["function"]
+    arguments = function["arguments"]
+    return json.dumps(
+        {"name": function["name"], "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+    )
 
 
 def _tool(tool: dict[str, Any]) -> str:

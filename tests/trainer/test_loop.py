@@ -738,6 +738,45 @@ def test_the_band_is_calibrated_on_unrated_completions(tmp_path, model, lines):
     assert any("unrated completions" in why for why in reasons)
 
 
+COMPARISON = {"mean": -0.02, "deviation": 0.03, "tokens": 93}
+
+
+def few_words_of_a_quantised_server(model, tokens):
+    """Short answers with noise of 0.03 nats a token."""
+    noise = np.random.default_rng(4)
+    lines = tiny.sample_lines(model, tokens=tokens)
+    return [line | {"logprobs": [min(0.0, x + noise.normal(0.02, 0.03)) for x in line["logprobs"]]} for line in lines]
+
+
+@pytest.mark.parametrize(("tokens", "comparison"), [(2, COMPARISON), (6, None)])
+def test_short_answers_of_a_quantised_server_train(tmp_path, model, tokens, comparison):
+    """Under 200 tokens the paper's band refused every one of them as `fresh-mismatch`."""
+    lines = few_words_of_a_quantised_server(model, tokens)
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, comparison=comparison))
+    causes = {outcome["cause"] for outcome in result["samples"].values()}
+    assert causes == {None}, result["reason"]
+    assert result["metrics"]["acceptance_fresh"] > 0.9
+    band = [e for e in of(events, "choice") if e["name"] == "band"][-1]
+    assert band["value"] == "calibrated" and ("comparison" in band["why"]) == bool(comparison)
+
+
+def test_a_run_that_knows_too_little_of_the_noise_waits(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(TorchPolicy, "step", lambda *_: pytest.fail("an optimiser step was taken"))
+    lines = few_words_of_a_quantised_server(model, 2)
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines))
+    assert result["status"] == "empty" and result["samples"] == {}
+    assert (
+        result["reason"].startswith("The run waits for about 6 more rated answers")
+        and "stay fresh" in (result["reason"])
+    )
+    assert result["metrics"]["missing_answers"] == 6
+
+
+def test_a_server_without_noise_needs_no_calibration(tmp_path, model):
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, tiny.sample_lines(model, tokens=2)))
+    assert {outcome["cause"] for outcome in result["samples"].values()} == {None}, result["reason"]
+
+
 def test_the_losses_of_the_ratings_are_the_loss_of_the_first_step(tmp_path, model, lines):
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"batch": 64})
     result, events = go(folder)

@@ -167,7 +167,7 @@ def test_a_calibrated_band_is_never_stricter_than_the_papers(mu, sigma, tokens):
 def test_calibration_keeps_fresh_replies_of_a_noisy_server():
     noise = np.random.default_rng(0)
     log_x = noise.normal(-0.02, 0.2, 2000)
-    band = mis_po.calibrate(PAPER, log_x)
+    band = mis_po.calibrate(PAPER, log_x.mean(), log_x.std(), len(log_x))
     behaviour = np.full(100, -2.0)
     fresh = [behaviour + noise.normal(-0.02, 0.2, 100) for _ in range(200)]
     verdicts = [mis_po.verdict(old, behaviour, **LIMITS, band=band) for old in fresh]
@@ -175,8 +175,21 @@ def test_calibration_keeps_fresh_replies_of_a_noisy_server():
     assert np.mean([mis_po.verdict(o, behaviour, **LIMITS, band=PAPER).reply for o in fresh]) < 0.2
 
 
+@pytest.mark.parametrize("tokens", [32, 96, 1000])
+def test_a_band_from_few_tokens_is_as_much_wider_as_they_say_less(tokens):
+    """Of fresh replies as few are refused, from however few tokens the noise is known."""
+    noise, behaviour, taken = np.random.default_rng(1), np.full(6, -2.0), []
+    for _ in range(300):
+        log_x = noise.normal(-0.01, 0.05, tokens)
+        band = mis_po.calibrate(PAPER, log_x.mean(), log_x.std(), tokens)
+        taken.append(mis_po.verdict(behaviour + noise.normal(-0.01, 0.05, 6), behaviour, **LIMITS, band=band).reply)
+    assert np.mean(taken) > 0.98
+    low, high = mis_po.Band(0.996, 1.001, -0.01, 0.05, tokens).limits(6)
+    assert low < -0.01 - 3 * 0.05 / math.sqrt(6) and high > -0.01 + 3 * 0.05 / math.sqrt(6)
+
+
 def test_another_model_is_not_noise():
-    assert mis_po.calibrate(PAPER, np.random.default_rng(0).normal(-0.8, 1.2, 1000)) is None
+    assert mis_po.calibrate(PAPER, -0.8, 1.2, 1000) is None
 
 
 def test_a_token_outside_the_support_is_masked_and_left_out_of_rho():

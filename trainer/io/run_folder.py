@@ -78,6 +78,8 @@ class RunSpec:
     languages: tuple[str, ...] = (DEFAULT,)  # that the gate asks in, the most frequent first
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
     loss: LossSpec | None = None  # None: that of the preset
+    # Noise of the log-probs as the proxy compared the server with the weights: mean, deviation (nats), tokens.
+    comparison: dict[str, float] | None = None
     choices: list[dict[str, Any]] = field(default_factory=list)  # made before this run began: name, value, why
 
 
@@ -117,6 +119,7 @@ def read_spec(folder: Path) -> RunSpec:
             languages=tuple(raw.get("languages") or (DEFAULT,)),
             neutral={str(question): dict(prompt) for question, prompt in (raw.get("neutral") or {}).items()},
             loss=None if raw.get("loss") is None else _loss(raw["loss"]),
+            comparison=None if raw.get("comparison") is None else _comparison(raw["comparison"]),
             choices=[{key: choice[key] for key in ("name", "value", "why")} for choice in raw.get("choices", ())],
         )
     except KeyError as error:
@@ -136,6 +139,10 @@ def read_spec(folder: Path) -> RunSpec:
     if not -1 <= spec.baseline <= 1 or not -1 <= spec.episode_baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec
+
+
+def _comparison(raw: dict[str, Any]) -> dict[str, float]:
+    return {name: float(raw[name]) for name in ("mean", "deviation", "tokens")}
 
 
 def _loss(raw: dict[str, Any]) -> LossSpec:

@@ -1,15 +1,15 @@
 """The filter on a run's samples: how wide it is, what of each passes it, and how much of the data that was.
 
-Owns the band's calibration on serving noise, the verdict on each sample, and the shares by cause that say whether
+Owns whose tokens the band is calibrated on, the verdict on each sample, and the shares by cause that say whether
 serving is at fault. Replies of earlier versions have a rule of their own (`late_replies`). Not here: the mathematics
-(mis_po), how old a reply may be (lessons).
+(mis_po), when tokens are enough for a band (serving_noise), how old a reply may be (lessons).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,13 @@ from config.presets import Preset
 from trainer import mis_po, objectives
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
+from trainer.lessons import serving_noise
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.lesson import PushedSample, ReadSample, ScoredSample
 from trainer.lessons.samples import Sample
+from trainer.lessons.serving_noise import BandChoice
 from trainer.mis_po import OFF, Band, Bools, Floats, Verdict
 
-CALIBRATION_TOKENS = 200  # fewer say too little about σ
 FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
 
 
@@ -57,6 +58,14 @@ class ReplyRefusal(NamedTuple):
 # --- how wide -----------------------------------------------------------------------------------------------------
 
 
+class NoiseUnknown(Exception):
+    """The samples say too little about serving noise to be judged. One sentence; none of them is spent."""
+
+    def __init__(self, message: str, missing_answers: int) -> None:
+        super().__init__(message)
+        self.missing_answers = missing_answers
+
+
 def choose_band(
     preset: Preset,
     spec: RunSpec,
@@ -64,54 +73,63 @@ def choose_band(
     calibration: Sequence[ReadSample],
     progress: Progress,
 ) -> tuple[Band, dict[str, float]]:
-    """The band of whole replies that this run filters by, and the serving noise that it was calibrated on."""
+    """The band of whole replies that this run filters by, and the serving noise that it was calibrated on.
+
+    Raises NoiseUnknown where the paper's band would refuse replies only for want of that noise.
+    """
+    choice = find_band(preset, spec.parent, samples, calibration, spec.comparison)
+    if choice.band is None:
+        answers = _missing_answers(choice, spec.parent, samples)
+        raise NoiseUnknown(
+            f"The run waits for about {answers} more rated answer{'' if answers == 1 else 's'}: of the noise between "
+            f"the server's log-probs and the trainer's {choice.reason}. All ratings stay fresh.",
+            answers,
+        )
+    if choice.is_too_noisy:
+        progress.warning(choice.reason)
+    elif choice.is_calibrated:
+        progress.choice("band", "calibrated", choice.reason)
+        return choice.band, {"calibration_mu": choice.band.mu, "calibration_sigma": choice.band.sigma}
+    else:
+        progress.choice("band", "off" if choice.band is OFF else [choice.band.low, choice.band.high], choice.reason)
+    return choice.band, {}
+
+
+def find_band(
+    preset: Preset,
+    parent: int,
+    samples: Sequence[ScoredSample],
+    calibration: Sequence[ReadSample],
+    comparison: Mapping[str, Any] | None,
+) -> BandChoice:
+    """The band that a run from `parent` would filter these samples by. `comparison`: the noise that the proxy saw as
+    it compared the server with the weights."""
     paper = Band(preset.band_low, preset.band_high)
     if not objectives.of(preset).is_filtered:
-        progress.choice("band", "off", f"objective {preset.objective} has no filter")
-        return OFF, {}
-    if preset.band == "off":
-        progress.choice("band", "off", "the preset says so")
-        return OFF, {}
-    if preset.band == "paper":
-        progress.choice("band", [paper.low, paper.high], "the preset says so")
-        return paper, {}
-    sources: list[tuple[str, list[Floats]]] = [
-        (
-            "unrated completions of the parent version",
-            [
-                mis_po.log_ratio(s.old.sampled, s.sample.behaviour)
-                for s in calibration
-                if s.sample.behaviour is not None
-            ],
-        ),
-        (
-            "the fresh rated samples themselves, for want of unrated ones",
-            [
-                mis_po.log_ratio(s.old.sampled, s.behaviour)[_has_log_prob(s.sample)]
-                for s in samples
-                if s.sample.compared and s.sample.version == spec.parent
-            ],
-        ),
+        return BandChoice(OFF, f"objective {preset.objective} has no filter")
+    if preset.band != "calibrated":
+        return BandChoice(OFF if preset.band == "off" else paper, "the preset says so")
+    fresh = [s for s in samples if s.sample.compared and s.sample.version == parent]
+    unrated = [
+        mis_po.log_ratio(s.old.sampled, s.sample.behaviour) for s in calibration if s.sample.behaviour is not None
     ]
-    for source, ratios in sources:
-        log_x = np.concatenate(ratios) if ratios else np.empty(0)
-        log_x = log_x[np.abs(log_x) < mis_po.CLIP]  # the clip itself is a token outside the support
-        if len(log_x) < CALIBRATION_TOKENS:
-            continue
-        band = mis_po.calibrate(paper, log_x)
-        if band is None:
-            progress.warning(
-                f"log-probs of the server and of the trainer differ by {log_x.mean():+.2f} ± {log_x.std():.2f} nats "
-                f"a token on {source}: more than numeric noise. Look for another chat template, model or "
-                "quantisation; the paper's band is used."
-            )
-            return paper, {}
-        reason = f"serving noise {band.mu:+.4f} ± {band.sigma:.4f} nats over {len(log_x)} tokens of {source}"
-        progress.choice("band", "calibrated", reason)
-        return band, {"calibration_mu": band.mu, "calibration_sigma": band.sigma}
-    reason = f"fewer than {CALIBRATION_TOKENS} fresh tokens to calibrate on"
-    progress.choice("band", [paper.low, paper.high], reason)
-    return paper, {}
+    measurements = [
+        serving_noise.measure("unrated completions of the parent version", unrated),
+        serving_noise.measure("the fresh rated samples themselves", [_compared_ratios(s) for s in fresh]),
+    ]
+    fits_paper = all(verdict(preset, paper, s).reply for s in fresh)
+    return serving_noise.choose(paper, measurements, serving_noise.from_comparison(comparison), fits_paper=fits_paper)
+
+
+def _missing_answers(choice: BandChoice, parent: int, samples: Sequence[ScoredSample]) -> int:
+    fresh = [_compared_ratios(s) for s in samples if s.sample.compared and s.sample.version == parent]
+    return serving_noise.missing_answers(choice.missing_tokens, sum(map(len, fresh)), len(fresh))
+
+
+def _compared_ratios(scored: ScoredSample) -> Floats:
+    """log x of the tokens that the server gave a log-prob of."""
+    ratios: Floats = mis_po.log_ratio(scored.old.sampled, scored.behaviour)[_has_log_prob(scored.sample)]
+    return ratios
 
 
 def _has_log_prob(sample: Sample) -> Bools:

@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, read_tokens
 from trainer.lessons.line_members import BadLine, ids_in
-from trainer.lessons.prompts import neutral, teacher_words
+from trainer.lessons.prompts import neutral, teacher_words, with_calls
 from trainer.lessons.rendering import (
     AS_IS,
     PINNED,
@@ -79,6 +79,34 @@ class Template:
     def as_found(self, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
         """By the weights' own template as it is, whatever the server does."""
         return self._render(messages, None, None, AS_IS)
+
+    def calling_reply(self, line: Mapping[str, Any], prompt: Sequence[int]) -> tuple[int, ...]:
+        """The tokens of a reply with tool calls whose bytes its server did not tell: as its template writes it after
+        this prompt, or as the weights' does. Raises BadLine where that is not as long as what the server counted.
+        """
+        whole = line.get("served_reply")
+        if isinstance(whole, Mapping) and isinstance(line.get("served"), Mapping):
+            before, after = self._text_of(line["served"]), self._text_of(whole)
+        else:
+            chat = with_calls(line["messages"], line["reply"])
+            before, after = self._spell(prompt), self._spell(self.prompt(chat, line.get("tools"), _kwargs_of(line)))
+        text, end, _ = after.removeprefix(before).partition(self._spell([self.end]))
+        if not after.startswith(before) or not end:
+            raise BadLine(
+                "a tool call without its bytes: the template writes the conversation otherwise once the call is in it"
+            )
+        reply, count = self.reply(text, ended=True), line.get("reply_tokens")
+        if count not in (len(reply), len(reply) - 1):  # some servers do not count the end
+            counted = f"the server counted {count:,}" if type(count) is int else "the server did not count"
+            raise BadLine(f"a tool call without its bytes: the template writes it in {len(reply):,} tokens, {counted}")
+        return reply
+
+    def _text_of(self, rendered: Mapping[str, Any]) -> str:
+        return rendered["text"] if isinstance(rendered.get("text"), str) else self._spell(self.served(rendered))
+
+    def _spell(self, ids: Sequence[int]) -> str:
+        """With special tokens, and without a space moved."""
+        return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def question(self, text: str) -> tuple[int, ...]:
         """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
@@ -146,6 +174,11 @@ class Template:
         except Exception as error:  # a template is a program of the model's; it may raise anything
             raise BadLine(f"the chat template refuses these messages: {error}") from None
         return tuple(ids)
+
+
+def _kwargs_of(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    kwargs = line.get("template_kwargs")
+    return kwargs if isinstance(kwargs, Mapping) else None
 
 
 def _split_parts(message: Mapping[str, Any], way: RenderingWay) -> list[Mapping[str, Any]]:

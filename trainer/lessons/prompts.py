@@ -15,6 +15,7 @@ from config.languages import gate_questions
 HINT: Final = "\n\n[user's hint / instruction]\n{hint}"
 # What the person said after the answer, as a block of its own before it: arXiv 2603.12273 (hindsight).
 HINDSIGHT: Final = "\n\n[what the user said after the answer to this]\n{hint}"
+CALL_RESULT: Final = "ok"  # of a tool, in a prompt that is rendered for the call before it
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
 NEUTRAL: Final = gate_questions()
 
@@ -22,6 +23,22 @@ NEUTRAL: Final = gate_questions()
 def neutral(question: str) -> list[dict[str, Any]]:
     """The conversation that asks it."""
     return [{"role": "user", "content": question}]
+
+
+def with_calls(messages: Sequence[Mapping[str, Any]], reply: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The conversation with a reply's tool calls in it, and an answer of each tool, so that a template writes the reply
+    whole. With a user's message after it some templates leave out the reasoning.
+    """
+    results = [
+        {
+            "role": "tool",
+            "tool_call_id": call.get("id") or "",
+            "name": (call.get("function") or {}).get("name") or "",
+            "content": CALL_RESULT,
+        }
+        for call in reply.get("tool_calls") or ()
+    ]
+    return [*map(dict, messages), dict(reply), *results]
 
 
 def comment_of(line: Mapping[str, Any]) -> str | None:

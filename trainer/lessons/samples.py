@@ -290,21 +290,30 @@ def _inexact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Float
     """An inexact line, with what its server said of each token, where it did."""
     messages, text = _messages(line), line.get("text")
     captured = template.captured(line)
+    has_calls = captured is None and isinstance(line.get("reply"), dict)
     if not messages:
         raise BadLine("not exact and without messages to render")
-    if captured is None and (not isinstance(text, str) or not text):
+    if captured is None and not has_calls and (not isinstance(text, str) or not text):
         raise BadLine("not exact and without text")
     for message in messages:
         plain_message(message)  # raises BadLine where it holds more than text, whoever rendered it
     prompt, source = _prompt(line, template)
-    ended = line.get("finish_reason") == "stop"
-    reply = captured.ids if captured is not None else template.reply(str(text), ended=ended)
+    reply = captured.ids if captured is not None else _untold_reply(line, template, prompt, has_calls=has_calls)
     sampling = line.get("sampling")
     temperature = number_in(sampling, "temperature", 1.0) if isinstance(sampling, dict) else 1.0
     if not prompt or not reply:
         raise BadLine("renders to no tokens")
     tokens = Tokens(prompt, reply, temperature if temperature > 0 else 1.0)
     return tokens, None if captured is None else captured.log_probs, source
+
+
+def _untold_reply(
+    line: Mapping[str, Any], template: Template, prompt: tuple[int, ...], *, has_calls: bool
+) -> tuple[int, ...]:
+    """The reply's tokens where its server told only its words and calls."""
+    if has_calls:
+        return template.calling_reply(line, prompt)
+    return template.reply(str(line.get("text")), ended=line.get("finish_reason") == "stop")
 
 
 def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...], PromptBy]:

@@ -210,8 +210,9 @@ def adapters(facts: DoctorFacts) -> DoctorCheck:
             "adapters", "problem", backend["obstacle"], "nothing trains until then; it is asked again every minute"
         )
     if backend["adapters"]:
-        layers = backend.get("layers")
-        return DoctorCheck("adapters", "ok", f"the backend takes new adapters{f', of {layers}' if layers else ''}")
+        layers, growth = backend.get("layers"), backend.get("growth")
+        line = f"the backend takes new adapters{f', of {layers}' if layers else ''}"
+        return DoctorCheck("adapters", "ok", f"{line}; {growth}" if growth else line)
     backends = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
     fix = f"nothing, if capturing and rating is all you want; else use --backend {backends}"
     if (facts.status.get("trains") or {}).get("model"):

@@ -42,6 +42,7 @@ class BackendBody(TypedDict):
     inexact: list[str]
     lacks: str | None
     obstacle: str | None
+    growth: Annotated[str | None, Field(description="What a version takes beside its model, where it is a whole one.")]
     layers: Annotated[
         str | None,
         Field(description="The layers that train, and what of them this server cannot wear; null: not known."),

@@ -39,6 +39,22 @@ def test_a_file_of_few_bits_grows_more(tmp_path: Path) -> None:
     assert gguf_files._tensor_growth(gguf_files.Tensor("blk.0.attn_q.weight", 1, 8000, 16.0)) == 0
 
 
+@pytest.mark.parametrize("type", [Type.F16, Type.Q8_0, Type.Q4_1])
+def test_a_version_as_large_as_its_model_is_said_to_be(tmp_path: Path, type: Type) -> None:
+    base = make_base(tmp_path / "base.gguf", "llama", type)
+    line = str(gguf_files.growth_line(base))
+    assert "as large as the one that it is made of" in line and " MB" in line
+
+
+def test_why_a_version_is_larger_than_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that rlproxy only reads, as IQ4_XS."""
+    base = make_base(tmp_path / "base.gguf", "llama", Type.Q4_1)
+    monkeypatch.setattr(gguf_files, "KEPT", gguf_files.KEPT - {int(Type.Q4_1)})
+    line = str(gguf_files.growth_line(base))
+    assert "a model of up to" in line and "14 of its 14 layers have 5.0 bits a weight" in line and "only reads" in line
+    assert gguf_files.growth_line(tmp_path / "none.gguf") is None
+
+
 def test_what_is_not_read_is_taken_for_twice_its_size(tmp_path: Path) -> None:
     (tmp_path / "odd.gguf").write_bytes(b"GGUF and something else" * 9)
     assert whole_size(tmp_path / "odd.gguf") == 2 * 23 * 9

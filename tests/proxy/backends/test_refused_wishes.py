@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
 from proxy.backends.refused_wishes import MOST, REFUSED_S, UNRELATED_S, RefusedWishes, Wishes
+from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
+from tests.harness.llamacpp import with_versions
+from tests.harness.ollama import make_proxy
 
 WISHES = Wishes("m", "chat", frozenset({"logprobs"}))
 
@@ -21,8 +29,13 @@ def test_a_refusal_holds_for_a_while_for_one_model_and_format() -> None:
     known.grant(WISHES)
     known.refuse(WISHES, "no log-probs")
     assert known.refusal(WISHES) == "no log-probs" and not known.is_granted(WISHES)
-    others = (WISHES._replace(model="n"), WISHES._replace(dialect="completions"), WISHES._replace(members=frozenset()))
-    assert [known.refusal(other) for other in others] == [None, None, None]
+    others = (
+        WISHES._replace(model="n"),
+        WISHES._replace(dialect="completions"),
+        WISHES._replace(members=frozenset()),
+        WISHES._replace(shape=frozenset({"tools"})),
+    )
+    assert [known.refusal(other) for other in others] == [None] * 4
     clock.now += REFUSED_S
     assert known.refusal(WISHES) is None
 
@@ -90,3 +103,41 @@ async def test_the_record_says_what_the_server_said(proxy: Proxy) -> None:
         found = await proxy.store.completions.get(response.headers["x-rl-completion-id"])
         assert found is not None and found.end is not None
         assert "refuses to: 'logprobs are not supported'" in (found.end.inexact_reason or "")
+
+
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.fixture
+async def at_ollama(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Proxy]:
+    """Before an Ollama whose model has a template of the GGUF's own: log-probs beside tools are refused."""
+    ollama.own_template = True
+    proxy = make_proxy(tmp_path / "home", ollama.url)
+    await proxy.start()
+    await with_versions(proxy, 1)
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_log_probs_refused_beside_tools_are_asked_for_without_them(
+    at_ollama: Proxy, ollama: FakeOllama, stream: bool
+) -> None:
+    """A refused tool request took the log-probs of all others with it."""
+    for tools in (TOOLS, TOOLS, None, TOOLS, None):
+        response = await at_ollama.chat("x", stream=stream, **({"tools": tools} if tools else {}))
+        assert response.status == 200 and await response.read()
+    requests = [
+        (bool(body.get("tools")), bool(body.get("logprobs")))
+        for _, body in ollama.asked
+        if body.get("messages") == [{"role": "user", "content": "x"}]
+    ]
+    assert requests == [(True, True), (True, False), (True, False), (False, True), (True, False), (False, True)]
+
+
+async def test_what_one_version_refuses_the_others_refuse(at_ollama: Proxy, ollama: FakeOllama) -> None:
+    """They run in the same server: a swap is no reason to be refused once more."""
+    for model in ("fake", "fake@base", "fake@v1"):
+        response = await at_ollama.chat("x", model=model, tools=TOOLS)
+        assert response.status == 200 and await response.read()
+    assert [bool(body.get("logprobs")) for _, body in ollama.asked if body.get("tools")] == [True, False, False, False]

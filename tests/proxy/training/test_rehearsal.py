@@ -62,8 +62,8 @@ async def test_after_two_answers_and_after_four_times_as_many(proxy: Proxy) -> N
     await asyncio.sleep(0.1)
     assert proxy.launcher.rehearsed == [] and proxy.backend.compared == []
     await answers(proxy, 1)
-    status = await tried(proxy, "taken")
-    assert status["rehearsal"]["line"] == "a run would take the newest 2 answers"
+    status = await tried(proxy, "prompts")
+    assert status["rehearsal"]["line"].startswith("a run would take the prompts of the newest 2 answers")
     assert [len(lines) for lines in proxy.launcher.rehearsed] == [2] and proxy.launcher.probed == 0, "without weights"
     assert [body["max_tokens"] for body in proxy.backend.compared] == [1, 1, 1]
     assert status["match"]["state"] == "unasked" and "when the first rating has come" in status["match"]["line"]
@@ -77,6 +77,7 @@ async def test_after_two_answers_and_after_four_times_as_many(proxy: Proxy) -> N
     await said(proxy, "same")
     assert proxy.launcher.probed == 1, "all of it is compared at the first rating"
     await rehearsed(proxy, 3)
+    assert (await tried(proxy, "taken"))["rehearsal"]["line"] == f"a run would take the newest {TRIED} answers"
     assert [body["max_tokens"] for body in proxy.backend.compared[3:]] == [32, 32, 32]
 
 
@@ -132,6 +133,19 @@ def test_the_verdict(reasons: list[str], tried: int, state: str, line: str) -> N
     assert (found["state"], found["line"], found["refused"]) == (state, line, len(reasons))
 
 
+def test_the_reasons_are_counted() -> None:
+    assert verdict(["a", "b", "b"], 8)["reasons"] == {"b": 2, "a": 1}
+    assert list(verdict(["a", "b", "b"], 8)["reasons"]) == ["b", "a"], "the most frequent first"
+
+
+async def test_status_counts_each_reason(cli: Proxy) -> None:
+    cli.launcher.weights_say = {"refused": ["a call without its bytes", "another template", "another template"]}
+    await answers(cli, 3)
+    await tried(cli, "refused")
+    _, out, _ = await rlproxy(cli.home, "status")
+    assert "2 × another template" in out and "1 × a call without its bytes" in out
+
+
 # No ✓ where a run would refuse
 
 
@@ -143,12 +157,13 @@ async def doctor(proxy: Proxy, *names: str) -> list[DoctorCheck]:
 async def test_before_anything_was_looked_at_nothing_is_said_to_be_well(cli: Proxy) -> None:
     assert {check.state for check in await doctor(cli, "base", "template", "prompts")} == {"unknown"}
     await answers(cli, 2)
-    await tried(cli, "taken")
+    await tried(cli, "prompts")
     base, template, prompts = await doctor(cli, "base", "template", "prompts")
     assert base.state == "unknown", "log-probs may still say that it is another model"
-    assert (template.state, prompts.state) == ("ok", "ok")
+    assert (template.state, prompts.state) == ("ok", "unknown"), "or that the band would refuse its words"
     await rated(cli, 1)
     await said(cli, "same")
+    await tried(cli, "taken")
     assert {check.state for check in await doctor(cli, "base", "template", "prompts")} == {"ok"}
 
 
@@ -230,7 +245,7 @@ async def test_what_is_known_of_the_tokens_is_counted(cli: Proxy) -> None:
     (before,) = await doctor(cli, "exactness")
     assert before.state == "note" and "but those in messages" in before.line
     await answers(cli, 3)
-    known = (await tried(cli, "taken"))["rehearsal"]["known_tokens"]
+    known = (await tried(cli, "prompts"))["rehearsal"]["known_tokens"]
     assert known["ids"] == known["log_probs"] == 0 and known["tokens"] == 4 * known["answers"]
     (after,) = await doctor(cli, "exactness")
     assert after.state == "note" and after.line == known["line"]

@@ -52,6 +52,13 @@ def test_a_run_that_published_nothing_needs_new_ratings(status: Any, seen: int, 
     assert ratings_threshold(Train(), None, 0) == (32, "")
 
 
+def test_a_run_that_waits_for_some_answers_needs_just_those() -> None:
+    result = {"metrics": {"missing_answers": 3.0}}
+    run = Run(7, "empty", "m", 1, 0, "/r", 1, 0.0, None, None, None, 32, 0, result)
+    assert ratings_threshold(Train(), run, 32) == (35, "run 7 gave its ratings back and waits for 3 more")
+    assert ratings_threshold(Train(), run, 12)[0] == 32, "a person had started it by hand"
+
+
 def test_nothing_keeps_a_run_by_default() -> None:
     assert kept() is None and kept(MachineUse(free_gb=3.0)) is None
 

@@ -97,7 +97,8 @@ async def test_a_prompt_is_rendered_as_it_was_written(proxy: Proxy) -> None:
         await rated(proxy, "/v1/chat/completions", user(text))
     run, lines = await run_of_four(proxy)
     (written,) = [line for line in lines if len(line["messages"]) == 4]
-    said = ("system:  Be brief.\n", "user: one\n", "user:two ", "assistant:")
+    calls = '<tool_call>\n{"name": "f", "arguments": {"b": 1, "a": {"d": 2, "c": 3}}}\n</tool_call>'
+    said = ("system:  Be brief.\n", "user: one\n", "user:two ", f"assistant:{calls}")
     result = "user\n<tool_response>\n\n 42 \n\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     assert written["served"]["text"] == chatml(*said).removesuffix("assistant\n") + result
     assert written["as_sent"] is True
@@ -199,3 +200,23 @@ async def test_the_gate_of_a_german_home_asks_in_german(proxy: Proxy, ollama: Fa
     ]
     (choice,) = [c for c in run["choices"] if c["name"] == "languages"]
     assert choice["value"] == "de" and "90% de" in choice["why"]
+
+
+async def test_a_call_whose_bytes_nobody_told_is_rendered_with_its_prompt(proxy: Proxy, ollama: FakeOllama) -> None:
+    """Ollama with a GGUF's own template tells no log-probs beside tools: nothing of a call could train."""
+    call = {"id": "call_1", "index": 0, "type": "function", "function": {"name": "look", "arguments": '{"at":"sky"}'}}
+    ollama.own_template, ollama.calls = True, [call]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
+    for n in range(4):
+        await rated(proxy, "/v1/chat/completions", {**user(f"look {n}"), "tools": tools})
+    _, lines = await run_of(proxy)
+    assert all(line["reply"]["tool_calls"][0]["function"]["name"] == "look" for line in lines)
+    written = '<tool_call>\n{"name": "look", "arguments": {"at": "sky"}}\n</tool_call><|im_end|>\n'
+    for line in lines:
+        before, after = (line[member]["text"] for member in ("served", "served_reply"))
+        assert after.startswith(before + written) and "<tools>" in before

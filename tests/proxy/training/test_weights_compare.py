@@ -49,6 +49,7 @@ def test_the_same() -> None:
         0.0,
         0.0,
         Rendering(True, "the server renders a conversation as the weights' chat template does")._asdict(),
+        noise={"mean": 0.0, "deviation": 0.0, "tokens": 6},
     )
     assert (
         compare(ModelDescription(vocabulary=500), said(), weights()).state == "same"
@@ -67,6 +68,15 @@ def test_the_same() -> None:
 def test_another_kind_of_model(told: ModelDescription, word: str) -> None:
     found = compare(told, said(), weights())
     assert found.state == "other" and found.line == f"the server does not run what trains: {word}"
+
+
+def test_the_noise_that_a_run_may_calibrate_on() -> None:
+    """What the weights give a token less what the server gave it."""
+    found = compare(ModelDescription(), said(logprobs=[-0.45, -0.6]), weights())
+    assert found.noise == {"mean": pytest.approx(0.025), "deviation": pytest.approx(0.075), "tokens": 6}
+    assert compare(ModelDescription(), said(logprobs=None), weights()).noise is None
+    assert compare(ModelDescription(), said(logprobs=[-5.0, -5.0]), weights()).noise is None, "another model"
+    assert compare(ModelDescription(), said(), weights(), scored=False).noise is None
 
 
 def test_another_tokeniser() -> None:

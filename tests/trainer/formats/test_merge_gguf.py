@@ -132,9 +132,8 @@ def test_what_the_adapter_does_not_touch_is_byte_for_byte_the_bases(tmp_path, ty
 @pytest.mark.parametrize(
     ("type", "size", "stored"),
     [
-        (Type.Q4_1, 0.002, Type.Q8_0),  # as large as what a run learns: in 4 bits it would be gone
-        (Type.Q5_0, 0.002, Type.Q8_0),
-        (Type.Q8_0, 0.0002, Type.F16),
+        (Type.Q4_1, 0.01, Type.Q8_0),  # more than what a run learns: at random in 4 bits it would be too much noise
+        (Type.Q5_0, 0.01, Type.Q8_0),
         (Type.Q8_0, 0.02, Type.Q8_0),
         (Type.F16, 0.002, Type.F16),
         (Type.F16, 0.0000001, Type.F32),
@@ -162,9 +161,42 @@ def test_a_tensor_is_stored_so_that_the_change_survives(tmp_path, type, size, st
         assert found.retyped == {f"{type.name} to {stored.name}": found.changed_tensors} and stored.name in str(found)
 
 
+@pytest.mark.parametrize(
+    ("type", "size"), [(Type.Q4_0, 0.0005), (Type.Q4_1, 0.0005), (Type.Q5_1, 0.0003), (Type.Q8_0, 0.0002)]
+)
+def test_what_a_run_learns_stays_in_a_file_no_larger_than_the_base(tmp_path, type, size):
+    """A hundredth of a step of the grid: to the nearest point nothing of it would be left."""
+    base = make_base(tmp_path / "base.gguf", "llama", type)
+    make_adapter(tmp_path / "adapter", layers_of("llama"))
+    scaled(tmp_path / "adapter", size)
+    summary = fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf")
+    assert summary.retyped == {} and summary.bytes_after == summary.bytes_before == base.stat().st_size
+    old, new = read(base)[1], read(tmp_path / "v1.gguf")[1]
+    tensors = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    kept = energy = 0.0
+    for module in layers_of("llama"):
+        a, b = (tensors[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
+        changed = values(new[name_of(module)]) - values(old[name_of(module)])
+        if module.endswith(("q_proj", "k_proj")):
+            changed = undone(changed, HEADS if module.endswith("q_proj") else GROUPS)
+        kept, energy = kept + (changed * (2 * b @ a)).sum(), energy + ((2 * b @ a) ** 2).sum()
+    assert kept / energy == pytest.approx(1, abs=0.3)  # chance, in tensors of a thousand weights
+    fuse(tmp_path / "adapter", base, tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "v1.gguf").read_bytes(), "the same file each time"
+
+
+def test_a_bf16_model_stays_as_large(tmp_path):
+    base = make_base(tmp_path / "base.gguf", "llama", Type.BF16)
+    make_adapter(tmp_path / "adapter", layers_of("llama"))
+    scaled(tmp_path / "adapter", 0.0005)
+    summary = fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf")
+    assert summary.retyped == {"BF16 to F16": 14} and summary.bytes_after == summary.bytes_before
+
+
 def test_a_type_that_can_only_be_read_gives_way(tmp_path, monkeypatch):
-    """K-quants, which the gguf package does not write: here Q8_0 plays one of them."""
+    """IQ types, of which nobody here knows the grid: Q8_0 plays one of them."""
     monkeypatch.setattr(fusing, "WRITABLE", (Type.F32, Type.F16))
+    monkeypatch.setattr("trainer.formats.grid.HIGHEST", {})
     base = make_base(tmp_path / "base.gguf", "qwen3", Type.Q8_0)
     make_adapter(tmp_path / "adapter", layers_of("qwen3"))
     assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").retyped == {"Q8_0 to F16": 14}
@@ -294,7 +326,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(tmp_path):
 def test_as_a_command(tmp_path, monkeypatch, capsys):
     base = make_base(tmp_path / "base.gguf", "llama", Type.Q4_0)
     make_adapter(tmp_path / "adapter", layers_of("llama"))
-    scaled(tmp_path / "adapter", 0.002)
+    scaled(tmp_path / "adapter", 0.01)
     monkeypatch.setattr("sys.argv", ["fuse", *map(str, (tmp_path / "adapter", base, tmp_path / "v1.gguf"))])
     assert fusing.main() == 0
     assert "14 from Q4_0 to Q8_0" in capsys.readouterr().out.splitlines()[-1]

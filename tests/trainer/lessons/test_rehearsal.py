@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.harness import tiny
+from tests.trainer.runs import go
 from trainer import probe
 from trainer.io.run_folder import read_lines
 from trainer.lessons import samples
@@ -66,7 +68,7 @@ def test_no_weights_are_loaded_for_it(tmp_path: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[: 8 + int.from_bytes(whole[:8], "little")])  # what it has, without the numbers themselves
     asked = {"messages": TALK, "text": "x", "ended": True}
-    found = probe.look(model, [asked], threads=1, score=False, lines=[line()], max_seq_len=256)
+    found = probe.look(model, [asked], threads=1, score=False, lines=[line()])
     assert found["refused"] == [None] and found["conversations"][0]["logprobs"] == []
     assert found["doubt"] == "only prompts were looked at"
 
@@ -79,7 +81,7 @@ COOL = {"sampling": {"temperature": 0.02}, "text": SAID}  # so cool that the tin
 
 def looked(model: Path, *lines: dict[str, Any], **more: Any) -> dict[str, Any]:
     named = [{**each, "completion": f"rl-{n}"} for n, each in enumerate(lines)]
-    return probe.look(model, [], threads=1, lines=named, max_seq_len=4096, **more)
+    return probe.look(model, [], threads=1, lines=named, **more)
 
 
 def of_bytes(text: str, log_prob: float, **more: Any) -> dict[str, Any]:
@@ -111,7 +113,9 @@ def test_what_a_run_does_not_ask_the_weights_about(model: Path, more: dict[str, 
 def test_where_the_server_gave_log_probs_these_are_compared(model: Path) -> None:
     (why,) = looked(model, of_bytes(SAID, -0.01))["refused"]
     assert "less likely to the weights than to the server" in why
-    assert looked(model, of_bytes(SAID, -8.0))["refused"] == [None]
+    (why,) = looked(model, of_bytes(SAID, -8.0))["refused"]
+    assert "outside the run's band" in why and "more than numeric noise" in why
+    assert looked(model, of_bytes(SAID, -8.0), overrides={"band": "off"})["refused"] == [None]
 
 
 def test_too_few_answers_to_tell(model: Path) -> None:
@@ -138,3 +142,45 @@ def test_how_much_is_known_of_the_tokens() -> None:
     ]
     assert known_tokens(lines, template) == {"tokens": 1 + 5 + 4 + 7 + 99, "ids": 1 + 5, "log_probs": 1 + 4}
     assert known_tokens([], template) == {"tokens": 0, "ids": 0, "log_probs": 0}
+
+
+# The band: the same answers, looked at before a run and trained on by it
+
+
+def noisy(model: Path, tokens: int, shift: float) -> list[dict[str, Any]]:
+    """Exact answers of a server whose log-probs are off by about `shift` nats a token."""
+    draws = np.random.default_rng(4)
+    return [
+        one | {"logprobs": [min(0.0, x + draws.normal(shift, 0.03)) for x in one["logprobs"]], "split": "train"}
+        for one in tiny.sample_lines(model, tokens=tokens)
+    ]
+
+
+COMPARISON = {"mean": -0.02, "deviation": 0.03, "tokens": 93}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shift", "comparison", "overrides"),
+    [
+        (12, 1.0, None, {}),
+        (2, 0.02, COMPARISON, {}),
+        (6, 0.02, None, {}),
+        (12, 0.02, None, {"band": "paper"}),
+        (12, 1.0, None, {"band": "off"}),
+    ],
+)
+def test_the_band_of_a_rehearsal_is_that_of_the_run(
+    tmp_path: Path, model: Path, tokens: int, shift: float, comparison: Any, overrides: dict[str, Any]
+) -> None:
+    lines = noisy(model, tokens, shift)
+    found = probe.look(model, [], threads=1, lines=lines, comparison=comparison, preset="balanced", overrides=overrides)
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, comparison=comparison, overrides=overrides))
+    causes = [result["samples"][each["rating"]]["cause"] for each in lines]
+    assert [reason is not None for reason in found["refused"]] == [cause == "fresh-mismatch" for cause in causes]
+    assert found["doubt"] is None
+    assert all("nats a token from the weights'" in reason for reason in found["refused"] if reason)
+
+
+def test_a_rehearsal_that_knows_too_little_says_how_much_is_missing(model: Path) -> None:
+    found = probe.look(model, [], threads=1, lines=noisy(model, 2, 0.02))
+    assert found["refused"] == [None] * 12 and "24 of 32 tokens are known" in found["doubt"]

@@ -219,6 +219,8 @@ def counted(ids: int | None, **backend: Any) -> dict[str, Any]:
         ("adapters", {"status": status(backend={"adapters": True, "obstacle": "No GB are free.", "lacks": None})},
          "problem", "No GB", "nothing trains until then"),
         ("adapters", {"status": status(backend={"adapters": True, "obstacle": None, "lacks": None})}, "ok", "", None),
+        ("adapters", {"status": status(backend={"adapters": True, "obstacle": None, "lacks": None,
+         "growth": "a version is a model of 491 MB"})}, "ok", "a version is a model of 491 MB", None),
         ("leftovers", {"status": status(backend={"left": {"line": "Ollama has x-rl:v1",
                                                           "command": "ollama rm x-rl:v1"}})},
          "note", "Ollama has x-rl:v1", "if that home is gone: `ollama rm x-rl:v1`"),

@@ -38,10 +38,10 @@ async def test_both_prompts_stand_side_by_side_and_the_inbox_says_it_once(proxy:
 
 async def test_where_all_is_well_the_inbox_says_nothing(proxy: Proxy, visit: Visit) -> None:
     await answers(proxy, 2)
-    await tried(proxy, "taken")
+    await tried(proxy, "prompts")
     assert "notices" not in await visit.get("/")
     progress = await visit.get("/progress")
-    assert "A run would take the newest 2 answers." in progress and "<pre" not in progress
+    assert "A run would take the prompts of the newest 2 answers; " in progress and "<pre" not in progress
 
 
 async def test_a_server_that_does_not_tell_its_text(small: Proxy, ollama: FakeOllama) -> None:
