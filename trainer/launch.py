@@ -135,10 +135,15 @@ class Launcher(Protocol):
         """Shape of the adapter that a run would make."""
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
         """The layers of the adapter that a run would make, as this server can load it; None where that is not known
-        yet. Raises AdapterError where it could load none."""
+        yet. `parent`: the adapter that the run goes on from. Raises AdapterError where it could load none."""
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
@@ -200,13 +205,19 @@ def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
 
 
 def adapter_layers(
-    weights: str, server_format: ServerFormat, name: str, overrides: Mapping[str, Any]
+    weights: str,
+    server_format: ServerFormat,
+    name: str,
+    overrides: Mapping[str, Any],
+    parent: Path | None = None,
 ) -> LayerPlan | None:
     """The layers that a run would train, and the server load; None where the weights are not on this machine yet, or do
-    not say. Raises AdapterError, in one sentence, where nothing that trains could be loaded."""
+    not say. `parent`: the adapter that the run goes on from. Raises AdapterError, in one sentence, where nothing that
+    trains could be loaded."""
     try:
         folder = local(weights)
-        return None if folder is None else layer_plan(folder, server_format, presets.resolve(name, overrides).layers)
+        setting = presets.resolve(name, overrides).layers
+        return None if folder is None else layer_plan(folder, server_format, setting, parent)
     except AdapterError:
         raise
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
@@ -287,9 +298,14 @@ class LocalLauncher:
         return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
-        return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides)
+        return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides, parent)
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
         weights_option = ["--weights", weights] if weights else []

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 from config.sections import Train
 from config.settings import Settings
@@ -212,9 +213,17 @@ class Preconditions:
             return lacks
         if weights is None or not self._backend.capabilities.adapters:
             return None
+        parent = await self._parent()
         if anew:
-            return await self._adapter_check.check_now(weights)
-        return self._adapter_check.reason if self._state.run is not None else await self._adapter_check.check(weights)
+            return await self._adapter_check.check_now(weights, parent)
+        if self._state.run is not None:
+            return self._adapter_check.reason
+        return await self._adapter_check.check(weights, parent)
+
+    async def _parent(self) -> Path | None:
+        """The adapter that a run would go on from; None: the base."""
+        adapter = await self._store.versions.get(self._live_version.live)
+        return None if adapter is None or adapter.is_deleted else Path(adapter.path)
 
     async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""

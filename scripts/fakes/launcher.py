@@ -101,9 +101,14 @@ class FakeLauncher:
         return presets.resolve(preset, overrides).rank
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
-        return adapter_layers(weights, server_format, preset, overrides)
+        return adapter_layers(weights, server_format, preset, overrides, parent)
 
     def has_weights(self, weights: str) -> bool:
         return self.fetched

@@ -7,13 +7,16 @@ merge_gguf, mlx_layout).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
+from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.io.run_folder import ServerFormat
 
+PREFIX: Final = "base_model.model."  # of a module's name in a PEFT folder
 OTHERWISE: Final = "Serve it with vLLM, SGLang or the built-in server, or rate it without training."
 IN_WORDS: Final[dict[ServerFormat, str]] = {
     "peft": "a PEFT folder",
@@ -41,3 +44,25 @@ def wearable_layers(config: dict[str, Any], server_format: ServerFormat) -> Call
     text = {**config, **(config.get("text_config") or {})}
     layers, merged = int(text["num_hidden_layers"]), server_format == "merged"
     return lambda name: architectures.find_tensor(name, architecture, layers, merged=merged) is not None
+
+
+def lora_layers(adapter: Path) -> list[str]:
+    """The linear layers that a PEFT folder has a LoRA on, by the head of its file. Raises AdapterError."""
+    path = adapter / "adapter_model.safetensors"
+    try:
+        tensors = model_info.read_header(path)
+    except (OSError, model_info.ProfileError) as error:
+        raise AdapterError(f"{path} cannot be read: {error}.") from None
+    return sorted({name.removeprefix(PREFIX).partition(".lora_")[0] for name in tensors})
+
+
+def require_loadable(parent: Path, layers: Sequence[str], config: dict[str, Any], server_format: ServerFormat) -> None:
+    """Raise AdapterError where a run would go on from an adapter that was made for another server: what it leaves
+    would not load. `layers`: those that the parent is on."""
+    is_wearable = wearable_layers(config, server_format)
+    if unwearable := sorted({name.rpartition(".")[2] for name in layers if not is_wearable(name)}):
+        raise AdapterError(
+            f"The live version {parent.name} was made for another server: it has a LoRA on {' '.join(unwearable)}, and "
+            f"{IN_WORDS[server_format]} of a {config.get('model_type')} has no place for one there. `rlproxy promote "
+            "base` keeps that version, and lets the next run begin anew."
+        )

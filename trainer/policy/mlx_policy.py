@@ -27,7 +27,8 @@ from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
 from config.presets import Preset
-from trainer.formats import model_info, peft_folder
+from trainer.formats import model_info, peft_folder, server_layers
+from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.io.run_folder import ServerFormat
 from trainer.mis_po import Terms
@@ -76,7 +77,10 @@ class MlxPolicy:
         if parent is not None:
             lora = self._read(parent)
             if self._profile.mixture and (path := next(filter(model_info.picks_or_is_expert, lora.pairs), None)):
-                raise ValueError(f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew.")
+                raise AdapterError(
+                    f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew."
+                )
+            server_layers.require_loadable(parent, [*lora.pairs], dict(self._model.config), self._server_format)
             self._wear(lora.pairs)
             rank, alpha = lora.config["r"], float(lora.config["lora_alpha"])
             if (rank, alpha) != (preset.rank, preset.alpha):
