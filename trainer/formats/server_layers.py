@@ -20,6 +20,8 @@ PREFIX: Final = "base_model.model."  # of a module's name in a PEFT folder
 OTHERWISE: Final = "Serve it with vLLM, SGLang or the built-in server, or rate it without training."
 IN_WORDS: Final[dict[ServerFormat, str]] = {
     "peft": "a PEFT folder",
+    "vllm": "an adapter in vLLM",
+    "sglang": "an adapter in SGLang",
     "gguf": "a GGUF adapter",
     "merged": "a whole GGUF model",
     "mlx": "an MLX adapter",

@@ -23,8 +23,9 @@ SAMPLES = "samples.jsonl"
 OWN_LOSS = "loss.py"  # the copy of the user's own loss
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]
-# A folder as PEFT writes it; a GGUF file beside the model; a whole model with the adapter in it; mlx-lm's folder.
-ServerFormat = Literal["peft", "gguf", "merged", "mlx"]
+# A folder as PEFT writes it, for the built-in server, vLLM or SGLang; a GGUF file beside the model; a whole model with
+# the adapter in it; mlx-lm's folder.
+ServerFormat = Literal["peft", "vllm", "sglang", "gguf", "merged", "mlx"]
 
 
 class RunError(Exception):

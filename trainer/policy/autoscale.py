@@ -40,6 +40,7 @@ SET = "set in run.json (train.overrides)"
 TEXT = "language_model"  # what models that also see or hear call the part that writes
 SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
 NOT_WORN = "the server that will load this adapter has no place for it there"
+STATE_SPACES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # on whose out_proj PEFT puts no LoRA
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
 
 
@@ -158,8 +159,11 @@ def trained_layers(linears: Collection[str], setting: str, profile: Profile) -> 
     nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there. Raises AdapterError for a
     model of which none would be left."""
     writing = _text_layers(linears)
+    if profile.architecture in STATE_SPACES:
+        writing = [name for name in writing if not name.endswith(".out_proj")]
     if setting == "auto" and not profile.mixture:
-        omitted = " and what reads pictures or sound" if len(writing) < len(linears) else ""
+        omitted = " and what reads pictures or sound" if len(_text_layers(linears)) < len(linears) else ""
+        omitted += ", and out_proj, on which PEFT puts none" if profile.architecture in STATE_SPACES else ""
         return writing, f"dense: every linear layer but the head{omitted}"
     attention = [name for name in writing if any(word in part for part in _enclosing_parts(name) for word in ATTENTION)]
     attention = [name for name in attention if not picks_or_is_expert(name)]
