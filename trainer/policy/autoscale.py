@@ -19,8 +19,8 @@ from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.model_info import Profile, billions, picks_or_is_expert
 from trainer.formats.server_layers import (
+    ELSEWHERE,
     IN_WORDS,
-    OTHERWISE,
     lora_layers,
     require_loadable,
     wearable_layers,
@@ -149,7 +149,7 @@ def worn_layers(
     if not worn:
         raise AdapterError(
             f"This model is a {config.get('model_type')}, and none of its layers that train ({last_names(layers)}) has "
-            f"a place in {IN_WORDS[server_format]}. {OTHERWISE}"
+            f"a place in {IN_WORDS[server_format]}. {ELSEWHERE}"
         )
     return worn, [name for name in layers if not is_wearable(name)]
 

@@ -79,10 +79,19 @@ async def _serve(
 ) -> int:
     from aiohttp import web
 
-    from trainer.serve.engine import Engine
+    from trainer.serve.engine import Engine, EngineError
     from trainer.serve.http_api import make_app
 
-    engine = Engine(*load_model(weights, thread_budget(options.threads)))
+    try:
+        engine = Engine(*load_model(weights, thread_budget(options.threads)))
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # a model's code may raise anything
+        logging.getLogger(__name__).exception("loading failed")
+        reason = " ".join(str(error).split())[:500]
+        print(f"error: {weights.path} was not loaded ({type(error).__name__}: {reason}).", file=sys.stderr)
+        return 1
     name = options.name or weights.path.name
     app = make_app(engine, name=name, weights=weights.path, key=key)
     # handler_cancellation: a client that hangs up must free its rows even while nothing is written to it.
