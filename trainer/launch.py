@@ -170,9 +170,11 @@ class Launcher(Protocol):
         port: int = 0,
         threads: int = 0,
         key: str,
+        trust_remote_code: bool = False,
         log: Path,
     ) -> BuiltinServer:
-        """Returns when it answers, to requests with this key only. Raises LaunchError."""
+        """Returns when it answers, to requests with this key only. `trust_remote_code`: Python code in the
+        weights' folder may run there. Raises LaunchError."""
 
     def stand_still(self, paused: bool) -> None:
         """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
@@ -339,12 +341,14 @@ class LocalLauncher:
         port: int = 0,
         threads: int = 0,
         key: str,
+        trust_remote_code: bool = False,
         log: Path,
     ) -> LocalServer:
         threads = threads or default_threads()[0]
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
+        command += ["--trust-remote-code"] if trust_remote_code else []
         process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 
-from trainer.formats import model_info, weights
+from trainer.formats import model_code, model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
 from trainer.lessons.chat_template import Template
@@ -47,6 +47,7 @@ def look(
     max_seq_len: int = 0,
     parent: int = 0,
     adapter: str | None = None,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Without `score` no weights are loaded. `lines` are of samples that a run might get, from version `parent` in the
     folder `adapter`. `counted` are lines whose known tokens are counted.
@@ -55,10 +56,12 @@ def look(
     """
     from transformers import AutoTokenizer
 
+    if trust_remote_code:
+        model_code.trust(folder)
     profile = model_info.read(folder)
     config = json.loads((folder / "config.json").read_bytes())
     text = {**config, **(config.get("text_config") or {})}
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **model_code.options(folder))
     template = Template(tokenizer)
     plain_template = template
     refusals = rehearsal.refusals(lines, plain_template, max_seq_len=max_seq_len)

@@ -100,6 +100,7 @@ class Builtin(VLLM):
             self._model,
             threads=settings.backend.threads,
             key=self._key,
+            trust_remote_code=weights in settings.train.trust_remote_code,
             log=logs / "backend.log",
         )
         self._model, self._weights = self._server.model, self._server.weights

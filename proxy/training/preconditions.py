@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import structlog
+
 from config.sections import Train
 from config.settings import Settings
 from proxy.backends.base import Backend
@@ -36,6 +38,8 @@ from store.learning.episode_groups import ReadyEpisodes
 from store.records import Fresh
 from store.store import Store
 from trainer.launch import Launcher
+
+log = structlog.get_logger()
 
 
 def local_time() -> datetime:
@@ -72,6 +76,8 @@ class Preconditions:
         self._adapter_check = AdapterCheck(settings, backend, launcher)
 
     async def start(self) -> None:
+        if trusted := self._settings.train.trust_remote_code:
+            log.warning("Python code of models runs here, unchecked (train.trust_remote_code)", models=list(trusted))
         await self._weights_check.start()
 
     @property

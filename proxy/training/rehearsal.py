@@ -176,6 +176,7 @@ class Rehearsal:
             "score": scored,
             "parent": parent,
             "adapter": adapter.path if adapter is not None else None,
+            "trust_remote_code": weights in train.trust_remote_code,
         }
         out = self._settings.home / "logs" / "match.log"
         reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)

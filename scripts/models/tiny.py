@@ -99,6 +99,11 @@ _CONFIG_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "falcon_h1": {"head_dim": 16},
     "glm4_moe": {"num_nextn_predict_layers": 0},
 }
+_WIDE_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "minimax_m2": {"rotary_dim": 16},
+    "falcon_h1": {"head_dim": 32},
+    "hunyuan_v1_moe": {"moe_intermediate_size": [128] * 4},
+}
 
 
 def make(
@@ -120,7 +125,8 @@ def make(
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **_CONFIG_EXTRAS.get(kind, {})}))
+    extras = _CONFIG_EXTRAS.get(kind, {}) | (_WIDE_EXTRAS.get(kind, {}) if wide else {})
+    file.write_text(json.dumps({**json.loads(file.read_text()), **extras}))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja") if tokenizer else ():
         assert tokenizer is not None
         shutil.copy(tokenizer / name, folder / name)

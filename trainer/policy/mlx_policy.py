@@ -27,7 +27,7 @@ from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
 from config.presets import Preset
-from trainer.formats import model_info, peft_folder, server_layers
+from trainer.formats import model_code, model_info, peft_folder, server_layers
 from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.io.run_folder import ServerFormat
@@ -51,7 +51,7 @@ class MlxPolicy:
         self._server_format = server_format
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.reason = find_device()
-        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self.tokenizer = AutoTokenizer.from_pretrained(weights, **model_code.options(weights))
         self._model = MlxModel(weights)
         # mlx-lm has generation_config.json's there, where there is one.
         self._ends = eos.of_replies(self._model.config.get("eos_token_id"), self.tokenizer)
