@@ -137,10 +137,15 @@ class Launcher(Protocol):
         """Shape of the adapter that a run would make."""
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
         """The layers of the adapter that a run would make, as this server can load it; None where that is not known
-        yet. Raises AdapterError where it could load none."""
+        yet. `parent`: the adapter that the run goes on from. Raises AdapterError where it could load none."""
 
     async def languages(self, texts: Sequence[str]) -> LanguageChoice:
         """Languages of a run's prompts that the gate asks in. Raises LaunchError."""
@@ -170,9 +175,11 @@ class Launcher(Protocol):
         port: int = 0,
         threads: int = 0,
         key: str,
+        trust_remote_code: bool = False,
         log: Path,
     ) -> BuiltinServer:
-        """Returns when it answers, to requests with this key only. Raises LaunchError."""
+        """Returns when it answers, to requests with this key only. `trust_remote_code`: Python code in the
+        weights' folder may run there. Raises LaunchError."""
 
     def stand_still(self, paused: bool) -> None:
         """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
@@ -205,13 +212,19 @@ def adapter_rank(weights: str, name: str, overrides: Mapping[str, Any]) -> int:
 
 
 def adapter_layers(
-    weights: str, server_format: ServerFormat, name: str, overrides: Mapping[str, Any]
+    weights: str,
+    server_format: ServerFormat,
+    name: str,
+    overrides: Mapping[str, Any],
+    parent: Path | None = None,
 ) -> LayerPlan | None:
     """The layers that a run would train, and the server load; None where the weights are not on this machine yet, or do
-    not say. Raises AdapterError, in one sentence, where nothing that trains could be loaded."""
+    not say. `parent`: the adapter that the run goes on from. Raises AdapterError, in one sentence, where nothing that
+    trains could be loaded."""
     try:
         folder = local(weights)
-        return None if folder is None else layer_plan(folder, server_format, presets.resolve(name, overrides).layers)
+        setting = presets.resolve(name, overrides).layers
+        return None if folder is None else layer_plan(folder, server_format, setting, parent)
     except AdapterError:
         raise
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
@@ -292,9 +305,14 @@ class LocalLauncher:
         return await asyncio.to_thread(adapter_rank, weights, preset, overrides)
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
-        return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides)
+        return await asyncio.to_thread(adapter_layers, weights, server_format, preset, overrides, parent)
 
     async def languages(self, texts: Sequence[str]) -> LanguageChoice:
         output, problem = await run_to_end("trainer.languages", request=json.dumps(list(texts)).encode())
@@ -335,12 +353,14 @@ class LocalLauncher:
         port: int = 0,
         threads: int = 0,
         key: str,
+        trust_remote_code: bool = False,
         log: Path,
     ) -> LocalServer:
         threads = threads or default_threads()[0]
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
+        command += ["--trust-remote-code"] if trust_remote_code else []
         process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S):

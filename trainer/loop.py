@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 
 from config.errors import SettingsError
 from trainer import mis_po, own_loss
-from trainer.formats import adapter, model_info, sidecar_files, weights
+from trainer.formats import adapter, model_code, model_info, sidecar_files, weights
 from trainer.formats.manifest import AdapterError
 from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
@@ -71,9 +72,14 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
 
 def _in_words(error: BaseException) -> str:
     message = f"{type(error).__name__}: {error}"
-    if isinstance(error, MemoryError) or "out of memory" in message.lower() or "can't allocate memory" in message:
+    if _is_out_of_memory(error):
         return f"out of memory ({message.splitlines()[0][:200]}): {LESS_MEMORY}"
     return message
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    message = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message
 
 
 def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal) -> None:
@@ -136,27 +142,50 @@ def _load(run: RunContext, plan: Plan, framework: str) -> tuple[RunModel, Plan]:
     """One model load a run: the weights, with the parent's adapter or a new one, and its optimiser."""
     spec, progress = run.spec, run.progress
     source = weights.resolve(spec.weights)
+    if spec.trust_remote_code:
+        model_code.trust(source.path)
+        progress.choice("trust_remote_code", True, model_code.WARNING)
     profile = model_info.read(source.path)
     progress.choice("model", str(profile), profile.source)
     plan = planning.for_model(plan, spec, profile, progress)
     parent = spec.adapters[spec.parent] if spec.parent else None
-    policy = policies.open_policy(
-        framework,
-        source.path,
-        plan.preset,
-        parent=parent,
-        threads=spec.threads,
-        seed=spec.seed,
-        compute=spec.compute,
-        in_4bit=spec.load_in_4bit,
-        server_format=spec.server_format,
-    )
+    policy = _policy(run, plan, framework, source.path)
     for name, value, reason in policy.choices:
         progress.choice(name, value, reason)
     optimiser, reason = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", reason)
     return RunModel(policy, _template(run, policy), parent, optimiser, spec.languages), plan
+
+
+def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy:
+    """The weights with the adapter that trains. What their own code, transformers' or PEFT's raises is told in one
+    sentence; the whole of it is in the run's trainer.log."""
+    spec = run.spec
+    try:
+        return policies.open_policy(
+            framework,
+            folder,
+            plan.preset,
+            parent=spec.adapters[spec.parent] if spec.parent else None,
+            threads=spec.threads,
+            seed=spec.seed,
+            compute=spec.compute,
+            in_4bit=spec.load_in_4bit,
+            server_format=spec.server_format,
+        )
+    except (RunError, AdapterError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if _is_out_of_memory(error):
+            raise
+        traceback.print_exc()
+        message = " ".join(str(error).split())[:300]
+        raise RunError(
+            model_code.refusal(folder, error)
+            or f"{spec.weights} cannot be trained here: it did not load with an adapter ({type(error).__name__}: "
+            f"{message}). Its ratings are kept; another model of docs/reference/models.md would learn from them."
+        ) from None
 
 
 def _template(run: RunContext, policy: Policy) -> Template:

@@ -22,7 +22,7 @@ import psutil
 
 from config import presets
 from config.errors import SettingsError
-from trainer.formats import model_info, weights
+from trainer.formats import model_code, model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
 from trainer.lessons.chat_template import Template
@@ -53,6 +53,7 @@ def look(
     parent: int = 0,
     adapter: str | None = None,
     comparison: Mapping[str, Any] | None = None,
+    trust_remote_code: bool = False,
 ) -> dict[str, Any]:
     """Without `score` no weights are loaded. `lines` are of samples that a run with this preset might get, from version
     `parent` in the folder `adapter`; `comparison` is as in run.json. Of `counted` lines the known tokens are counted.
@@ -61,10 +62,12 @@ def look(
     """
     from transformers import AutoTokenizer
 
+    if trust_remote_code:
+        model_code.trust(folder)
     profile = model_info.read(folder)
     config = json.loads((folder / "config.json").read_bytes())
     text = {**config, **(config.get("text_config") or {})}
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **model_code.options(folder))
     template = Template(tokenizer)
     plain_template = template
     run_filter = RunFilter(presets.resolve(preset, dict(overrides)), parent, comparison)

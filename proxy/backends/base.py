@@ -41,7 +41,7 @@ class Capabilities:
     is_foreign: bool = False  # it runs a model that is not ours: what it says is of no version
     can_free: bool = False  # gives its memory back while a run trains
     single_version: bool = False  # at a time: a request for another version waits until all running ones have ended
-    server_format: ServerFormat = "peft"  # in which it loads what trains
+    server_format: ServerFormat = "peft"  # in which it loads what trains, as far as no release differs
     longer_context: str = "give the model a longer context at its server"  # what helps where that cuts prompts
     slots: int = 64  # answers that it works on at once, as such servers are mostly started
     unknown_model_statuses: frozenset[int] = frozenset(
@@ -166,6 +166,10 @@ class Backend(Protocol):
     @property
     def weights_fingerprint(self) -> str | None:
         """Fingerprint of the weights' files that rlproxy itself started the server on; None where somebody else did."""
+
+    @property
+    def server_format(self) -> ServerFormat:
+        """In which it loads what trains, as far as this release is known."""
 
     @property
     def max_models(self) -> int | None:

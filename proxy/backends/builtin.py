@@ -29,7 +29,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 class Builtin(VLLM):
     kind = "builtin"
     # 16 rows: trainer.serve.engine.
-    capabilities = replace(VLLM.capabilities, dialects=frozenset({"chat"}), can_free=True, slots=16)
+    capabilities = replace(
+        VLLM.capabilities, server_format="peft", dialects=frozenset({"chat"}), can_free=True, slots=16
+    )
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend)
@@ -98,6 +100,7 @@ class Builtin(VLLM):
             self._model,
             threads=settings.backend.threads,
             key=self._key,
+            trust_remote_code=weights in settings.train.trust_remote_code,
             log=logs / "backend.log",
         )
         self._model, self._weights = self._server.model, self._server.weights

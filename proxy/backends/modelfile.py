@@ -19,6 +19,9 @@ _COMMAND: Final = re.compile(
 _LONG_END: Final = re.compile(r'"""[ \t]*$', re.MULTILINE)
 _LINE_END: Final = re.compile(r"[ \t]*$", re.MULTILINE)
 _ANY_PROMPT: Final = "{{ .Prompt }}"  # what Ollama says where the model has no template of its own
+_SAMPLING: Final = {"repeat_penalty": "repetition_penalty"} | {
+    name: name for name in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+}  # its parameters, and the members of a chat request that say the same
 
 
 @dataclass(slots=True)
@@ -26,6 +29,12 @@ class Modelfile:
     files: list[str] = field(default_factory=list)  # FROM: the model first, then projectors
     create: dict[str, Any] = field(default_factory=dict)  # members of a request to /api/create
     parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """Its parameters that sample, by the names of a chat request."""
+        numbers = {key: value for key, value in self.parameters.items() if type(value) in (int, float)}
+        return {_SAMPLING[key]: float(value) for key, value in numbers.items() if key in _SAMPLING}
 
 
 def parse(text: str) -> Modelfile:

@@ -40,7 +40,7 @@ from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.server_url import base_url
 from proxy.core.upstream import message_in
-from trainer.launch import Launcher, LaunchError
+from trainer.launch import Launcher, LaunchError, ServerFormat
 
 log = structlog.get_logger()
 
@@ -59,16 +59,12 @@ _PATH: Final = re.compile(r"(/|[A-Za-z]:\\).*")  # FROM a file; else from a mode
 _BLOB: Final = re.compile(r"sha256-([0-9a-f]{64})")
 _DEFAULTS: Final = {"top_k": 40.0, "min_p": 0.0}
 PENALISES: Final = (0, 17, 5)  # before it a repetition costs where nobody says otherwise (api/types.go)
-_NAMES: Final = {"repeat_penalty": "repetition_penalty"} | {
-    n: n for n in ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
-}
 
 
 class Ollama(OpenAICompatible):
     kind = "ollama"
     capabilities = Capabilities(
         adapters=True,
-        server_format="gguf",
         token_ids=False,  # the bytes of each token (0.12.11 and newer)
         logprobs=False,  # of before sampling
         capture_members={name: {"logprobs": b"true"} for name in ("chat", "ollama", "ollama-generate")},
@@ -106,10 +102,9 @@ class Ollama(OpenAICompatible):
     @property
     def served(self) -> ServedModel:
         """Its OpenAI routes set what the client does not, whatever the Modelfile says; the others do not."""
-        parameters = {_NAMES[k]: float(v) for k, v in self._modelfile.parameters.items() if k in _NAMES and _number(v)}
         older = self._version is not None and self._version < PENALISES
         penalty = {"repetition_penalty": 1.1} if older else {}
-        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **parameters}
+        native = {"temperature": 0.8, "top_p": 0.9, **_DEFAULTS, **penalty, **self._modelfile.sampling}
         openai = native | {"temperature": 1.0, "top_p": 1.0}
         return ServedModel(self._model, openai, dict.fromkeys(("ollama", "ollama-generate", "messages"), native))
 
@@ -147,7 +142,11 @@ class Ollama(OpenAICompatible):
     @property
     def _whole(self) -> bool:
         """Tell whether a version has to be a whole model; of builds that do not say their version, too."""
-        return self._version is None or self._version >= NO_ADAPTERS
+        return self.server_format == "merged"
+
+    @property
+    def server_format(self) -> ServerFormat:
+        return format_of(self._version)
 
     @property
     def obstacle(self) -> str | None:
@@ -257,8 +256,7 @@ class Ollama(OpenAICompatible):
             version = ""
         if not version:
             raise Unsupported(f"No Ollama answers at {self._url}: GET /api/version said {status}; check backend.url.")
-        numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-        self._version = tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
+        self._version = release_of(version)
         status, body = await self.show({"model": model})
         if status == 404:
             raise BackendDown(f"Ollama has no model {model}; `ollama pull {model}`, or correct backend.model.")
@@ -483,6 +481,17 @@ class Ollama(OpenAICompatible):
         return {tag for tag in names if tag == self._model or self._installed.entry(tag) is not None}
 
 
+def release_of(version: str) -> tuple[int, ...] | None:
+    """The numbers of a release; None for a build that does not say them, which calls itself 0.0.0."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
+
+
+def format_of(release: tuple[int, ...] | None) -> ServerFormat:
+    """In which it takes a version; of a build that does not say its release as the newest do."""
+    return "merged" if release is None or release >= NO_ADAPTERS else "gguf"
+
+
 def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:
     """A list of its own; each has a name. Raises BackendBroke."""
     try:
@@ -494,7 +503,3 @@ def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:
 
 def _short(name: str) -> str:
     return name.removesuffix(":latest")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -35,6 +35,7 @@ from proxy.core.http_message import address_of
 from proxy.core.json_edit import dumps, loads
 from proxy.core.server_url import base_url, route_path, route_url
 from proxy.core.upstream import body_of, message_in
+from trainer.launch import ServerFormat
 
 _VERSION: Final = re.compile(r".+@v\d+")
 CALL_S: Final = 60.0  # for a control request, a load among them
@@ -94,6 +95,10 @@ class OpenAICompatible:
     @property
     def weights_fingerprint(self) -> str | None:
         return None
+
+    @property
+    def server_format(self) -> ServerFormat:
+        return self.capabilities.server_format
 
     @property
     def max_models(self) -> int | None:

@@ -27,6 +27,7 @@ from proxy.backends.base import (
 )
 from proxy.backends.openai import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError
+from trainer.launch import ServerFormat
 
 log = structlog.get_logger()
 
@@ -78,6 +79,10 @@ class Replicas:
     @property
     def weights_fingerprint(self) -> str | None:
         return None
+
+    @property
+    def server_format(self) -> ServerFormat:
+        return self._first.server_format
 
     @property
     def max_models(self) -> int | None:

@@ -27,6 +27,7 @@ class SGLang(OpenAICompatible):
     kind = "sglang"
     capabilities = Capabilities(
         adapters=True,
+        server_format="sglang",
         token_ids=False,  # in chat they come in whole answers only; a stream that asks for them is refused
         logprobs=False,  # after temperature, before top-p, top-k and min-p
         capture_members={"chat": {"logprobs": b"true"}},

@@ -56,6 +56,7 @@ class VLLM(OpenAICompatible):
     kind = "vllm"
     capabilities = Capabilities(
         adapters=True,
+        server_format="vllm",
         token_ids=True,
         logprobs=True,
         capture_members={

@@ -18,7 +18,7 @@ import structlog
 from config.settings import Settings
 from proxy.backends.base import Backend
 from proxy.core.errors import ProxyError
-from trainer.launch import AdapterError, Launcher, LayerPlan
+from trainer.launch import AdapterError, Launcher, LayerPlan, ServerFormat
 
 log = structlog.get_logger()
 
@@ -37,19 +37,23 @@ class AdapterCheck:
         self.reason: str | None = None
         self.layers: LayerPlan | None = None  # that a run would train; None where that is not known
         self._until = 0.0  # monotonic seconds
+        self._subject: tuple[Path | None, ServerFormat] | None = None  # of which `reason` is
 
-    async def check(self, weights: str) -> str | None:
-        """Why it would not, as far as is known; asked where nothing is, or where it said no a while ago."""
-        if time.monotonic() < self._until or self._asking.locked():
+    async def check(self, weights: str, parent: Path | None) -> str | None:
+        """Why it would not, as far as is known; asked where nothing is, or where it said no a while ago. `parent`: the
+        adapter that a run would go on from."""
+        is_fresh = time.monotonic() < self._until and self._subject == (parent, self._backend.server_format)
+        if is_fresh or self._asking.locked():
             return self.reason
-        return await self.check_now(weights)
+        return await self.check_now(weights, parent)
 
-    async def check_now(self, weights: str) -> str | None:
+    async def check_now(self, weights: str, parent: Path | None) -> str | None:
         """Why it would not, asked now. One that does not answer has refused nothing new."""
         async with self._asking:
+            self._subject = parent, self._backend.server_format
             try:
                 async with asyncio.timeout(CHECK_S):
-                    reason = await self._look(weights)
+                    reason = await self._look(weights, parent)
             except (ProxyError, TimeoutError):
                 self._until = time.monotonic() + UNANSWERED_S
                 return self.reason
@@ -58,11 +62,10 @@ class AdapterCheck:
         self.reason, self._until = reason, math.inf if reason is None else time.monotonic() + RETRY_S
         return reason
 
-    async def _look(self, weights: str) -> str | None:
+    async def _look(self, weights: str, parent: Path | None) -> str | None:
         preset, overrides = self._train.preset, self._train.overrides
-        server_format = self._backend.capabilities.server_format
         try:
-            self.layers = await self._launcher.layers(weights, server_format, preset, overrides)
+            self.layers = await self._launcher.layers(weights, self._backend.server_format, preset, overrides, parent)
         except AdapterError as error:
             self.layers = None
             return str(error)

@@ -157,7 +157,7 @@ class Claims:
             objective=self._cloud_student.objective if self._cloud_student else None,
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
             loss=None if self._cloud_student else await asyncio.to_thread(own_loss.read, train),
-            server_format="peft" if self._cloud_student else self._backend.capabilities.server_format,
+            server_format="peft" if self._cloud_student else self._backend.server_format,
             tune=bool(await self._store.meta.get(TUNE, False)),
             tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
             choices=[

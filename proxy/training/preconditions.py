@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import datetime
+from pathlib import Path
+
+import structlog
 
 from config.sections import Train
 from proxy.training import own_loss
@@ -31,6 +34,8 @@ from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.learning.episode_groups import ReadyEpisodes
 from store.records import Fresh
+
+log = structlog.get_logger()
 
 
 def local_time() -> datetime:
@@ -65,6 +70,8 @@ class Preconditions:
         self._adapter_check = AdapterCheck(self._settings, self._backend, self._launcher)
 
     async def start(self) -> None:
+        if trusted := self._settings.train.trust_remote_code:
+            log.warning("Python code of models runs here, unchecked (train.trust_remote_code)", models=list(trusted))
         await self._weights_check.start()
 
     @property
@@ -206,9 +213,17 @@ class Preconditions:
             return lacks
         if weights is None or not self._backend.capabilities.adapters:
             return None
+        parent = await self._parent()
         if anew:
-            return await self._adapter_check.check_now(weights)
-        return self._adapter_check.reason if self.state.run is not None else await self._adapter_check.check(weights)
+            return await self._adapter_check.check_now(weights, parent)
+        if self.state.run is not None:
+            return self._adapter_check.reason
+        return await self._adapter_check.check(weights, parent)
+
+    async def _parent(self) -> Path | None:
+        """The adapter that a run would go on from; None: the base."""
+        adapter = await self._store.versions.get(self._live_version.live)
+        return None if adapter is None or adapter.is_deleted else Path(adapter.path)
 
     async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:
         """Which rule keeps a run from training now; None where none does."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
-from proxy.core.errors import Conflict, ProxyError
+from proxy.core.errors import BackendBroke, BrokeOff, Conflict, ProxyError
 from proxy.core.events import Events
 from proxy.core.metrics import Metrics
 from proxy.core.version_names import version_in_words
@@ -21,6 +21,7 @@ from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, CloudStudent
 from proxy.training.gpu_sharing import GpuSharing
 from proxy.versions.live_version import LiveVersion, Overtaken
+from store.errors import RunEnded
 from store.learning.versions import WAITING
 from store.records import Adapter, Run
 from store.store import Store
@@ -107,7 +108,8 @@ class Publisher:
         self._events.emit("problem", message=reason)
 
     async def _go_live(self, adapter: Adapter) -> None:
-        """A backend that is down for a moment is asked again; then the version waits for `promote`."""
+        """A backend that is down for a moment is asked again; then the version waits for `promote`, or gives its
+        ratings back where it cannot be loaded."""
         await self._gpu_sharing.awake()
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
@@ -119,13 +121,42 @@ class Publisher:
                 if (obstacle := await self._overtaken(adapter)) is not None:
                     self._wait(adapter, obstacle)
                 return
-            except Conflict:
-                return  # live already, or damaged: then swap.problem says so
+            except Conflict as error:  # live already, or it does not fit the server's model any more, or is damaged
+                if self._live_version.live != version:
+                    await self._give_back(adapter, error)
+                return
             except ProxyError as error:
                 if pause is None:
-                    log.error("version waits", version=version, error=str(error))
+                    await self._give_up(adapter, error)
                     return
                 await asyncio.sleep(pause)
+
+    async def _give_up(self, adapter: Adapter, error: ProxyError) -> None:
+        """A server that is away or lacks something may take the version later. One that answers and refuses it will
+        not."""
+        if isinstance(error, BackendBroke) and not isinstance(error, BrokeOff):
+            await self._give_back(adapter, error)
+        else:
+            log.error("version waits", version=adapter.version, error=str(error))
+
+    async def _give_back(self, adapter: Adapter, error: ProxyError) -> None:
+        """What cannot be loaded has cost nobody a rating. While an unlearning trains anew, the version only waits:
+        its ratings would start the same run again at once."""
+        rebuild = await self._store.unlearning.state()
+        if adapter.run_id is None or (rebuild is not None and rebuild.over is None):
+            log.error("version waits", version=adapter.version, error=str(error))
+            return
+        reason = (
+            f"the server cannot load v{adapter.version}, so its ratings are fresh again: {error.message} "
+            f"`rlproxy promote v{adapter.version}` tries it once more."
+        )
+        try:
+            await self._store.runs.give_back(adapter.run_id, reason)
+        except RunEnded:  # somebody has forgotten what it learned from, meanwhile
+            return
+        log.error("version given back", version=adapter.version, run=adapter.run_id, error=str(error))
+        self._metrics.runs.labels("failed").inc()
+        self._events.emit("run", run=adapter.run_id, event="ended", status="failed", reason=reason)
 
     async def end(self, run: Run, status: Ending, reason: str, result: dict[str, Any] | None) -> None:
         await self._store.runs.end(run.id, status, reason, result)

@@ -162,6 +162,7 @@ class Rehearsal:
             "parent": parent,
             "adapter": adapter.path if adapter is not None else None,
             "comparison": self._weights_check.noise,
+            "trust_remote_code": weights in train.trust_remote_code,
         }
         out = self._settings.home / "logs" / "match.log"
         reply = await self._launcher.probe(weights, request, threads=1, nice=train.nice, log=out)

@@ -139,8 +139,8 @@ def write(
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
     it is None; `choices` are said with the run's own. `neutral` are the gate's questions, in these `languages`, as the
-    server renders them. `comparison` is the noise that was seen as the server was compared with the weights. What people
-    said is written under `seal`. Raises OSError (disk full).
+    server renders them. `comparison` is the noise that was seen as the server was compared with the weights. What
+    people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -167,6 +167,7 @@ def write(
         "threads": train.threads,
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
+        "trust_remote_code": weights in train.trust_remote_code,
         "server_format": server_format,
         "preset": train.preset,
         "tune": "anew" if tune else train.tune,

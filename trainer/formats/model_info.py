@@ -110,7 +110,7 @@ def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
     """(out, in) of each matrix in the model's own files, by the name of its layer."""
     shapes: dict[str, tuple[int, int]] = {}
     for path in weight_files(weights):
-        for name, tensor in _header(path).items():
+        for name, tensor in read_header(path).items():
             if name.endswith(".weight") and len(tensor["shape"]) == 2:
                 shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
     return shapes
@@ -126,12 +126,12 @@ def _module(tensor: str) -> str:
 def _headers(weights: Path) -> dict[str, tuple[str, int]]:
     tensors: dict[str, tuple[str, int]] = {}
     for path in weight_files(weights):
-        header = _header(path)
+        header = read_header(path)
         tensors |= {name: (str(tensor["dtype"]), math.prod(tensor["shape"])) for name, tensor in header.items()}
     return tensors
 
 
-def _header(path: Path) -> dict[str, dict[str, Any]]:
+def read_header(path: Path) -> dict[str, dict[str, Any]]:
     """Each tensor of a safetensors file, by name. Raises ProfileError where the file has another shape: a download
     that was cut, a pointer of Git LFS."""
     with path.open("rb") as file:

@@ -24,8 +24,9 @@ SAMPLES = "samples.jsonl"
 OWN_LOSS = "loss.py"  # the copy of the user's own loss
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]
-# A folder as PEFT writes it; a GGUF file beside the model; a whole model with the adapter in it; mlx-lm's folder.
-ServerFormat = Literal["peft", "gguf", "merged", "mlx"]
+# A folder as PEFT writes it, for the built-in server, vLLM or SGLang; a GGUF file beside the model; a whole model with
+# the adapter in it; mlx-lm's folder.
+ServerFormat = Literal["peft", "vllm", "sglang", "gguf", "merged", "mlx"]
 
 
 class RunError(Exception):
@@ -68,6 +69,7 @@ class RunSpec:
     framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
     compute: Compute = "auto"  # what the base model computes in
     load_in_4bit: bool = False
+    trust_remote_code: bool = False  # code in the folder of the weights may run
     server_format: ServerFormat = "peft"  # in which the server loads what trains
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -109,6 +111,7 @@ def read_spec(folder: Path) -> RunSpec:
             framework=raw.get("framework", "auto"),
             compute=raw.get("compute", "auto"),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
+            trust_remote_code=raw.get("trust_remote_code") is True,
             server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),

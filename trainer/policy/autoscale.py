@@ -18,7 +18,13 @@ from config.presets import Preset
 from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.model_info import Profile, billions, picks_or_is_expert
-from trainer.formats.server_layers import IN_WORDS, OTHERWISE, wearable_layers
+from trainer.formats.server_layers import (
+    ELSEWHERE,
+    IN_WORDS,
+    lora_layers,
+    require_loadable,
+    wearable_layers,
+)
 from trainer.io.run_folder import ServerFormat
 
 MEASURED = 135e6  # parameters: SmolLM2-135M, where the presets' learning rates were measured
@@ -34,6 +40,7 @@ SET = "set in run.json (train.overrides)"
 TEXT = "language_model"  # what models that also see or hear call the part that writes
 SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
 NOT_WORN = "the server that will load this adapter has no place for it there"
+STATE_SPACES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # on whose out_proj PEFT puts no LoRA
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
 
 
@@ -118,14 +125,18 @@ class LayerPlan(NamedTuple):
         return f"{self.kind}: {' '.join(self.trained)}{omitted}"
 
 
-def layer_plan(weights: Path, server_format: ServerFormat, setting: str) -> LayerPlan:
-    """The layers that a run will train, from the model's files alone. Raises AdapterError, in one sentence, where
-    nothing that trains could be loaded."""
+def layer_plan(weights: Path, server_format: ServerFormat, setting: str, parent: Path | None = None) -> LayerPlan:
+    """The layers that a run will train, from the files of the model and of the adapter that it goes on from. Raises
+    AdapterError, in one sentence, where nothing that trains could be loaded."""
     config = json.loads((weights / "config.json").read_bytes())
+    kind = str(config.get("model_type"))
+    if parent is not None:
+        layers = lora_layers(parent)
+        require_loadable(parent, layers, config, server_format)
+        return LayerPlan(kind, tuple(last_names(layers).split()), ())
     linears = [name for name in model_info.linear_shapes(weights) if "layers." in name]
     trainable, _ = trained_layers(linears, setting, model_info.read(weights))
     trained, left_out = worn_layers(trainable, config, server_format)
-    kind = str(config.get("model_type"))
     return LayerPlan(kind, tuple(last_names(trained).split()), tuple(last_names(left_out).split()))
 
 
@@ -138,22 +149,26 @@ def worn_layers(
     if not worn:
         raise AdapterError(
             f"This model is a {config.get('model_type')}, and none of its layers that train ({last_names(layers)}) has "
-            f"a place in {IN_WORDS[server_format]}. {OTHERWISE}"
+            f"a place in {IN_WORDS[server_format]}. {ELSEWHERE}"
         )
     return worn, [name for name in layers if not is_wearable(name)]
 
 
 def trained_layers(linears: Collection[str], setting: str, profile: Profile) -> tuple[list[str], str]:
     """The linear layers of a model (without the head) that get a LoRA, and why. Never a router or an expert, and
-    nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there."""
+    nothing that reads pictures or sound: ratings are of text, and servers wear no LoRA there. Raises AdapterError for a
+    model of which none would be left."""
     writing = _text_layers(linears)
+    if profile.architecture in STATE_SPACES:
+        writing = [name for name in writing if not name.endswith(".out_proj")]
     if setting == "auto" and not profile.mixture:
-        omitted = " and what reads pictures or sound" if len(writing) < len(linears) else ""
+        omitted = " and what reads pictures or sound" if len(_text_layers(linears)) < len(linears) else ""
+        omitted += ", and out_proj, on which PEFT puts none" if profile.architecture in STATE_SPACES else ""
         return writing, f"dense: every linear layer but the head{omitted}"
     attention = [name for name in writing if any(word in part for part in _enclosing_parts(name) for word in ATTENTION)]
     attention = [name for name in attention if not picks_or_is_expert(name)]
     if not attention:
-        raise ValueError(
+        raise AdapterError(
             f"This {profile.architecture} has no linear layers in a block that is called attention, and of a mixture "
             "of experts nothing else is trained. Serve another model, or rate it without training."
         )

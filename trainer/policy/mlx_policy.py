@@ -27,7 +27,8 @@ from safetensors.numpy import save_file
 from transformers import AutoTokenizer
 
 from config.presets import Preset
-from trainer.formats import model_info, peft_folder
+from trainer.formats import model_code, model_info, peft_folder, server_layers
+from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.io.run_folder import ServerFormat
 from trainer.mis_po import Terms
@@ -50,7 +51,7 @@ class MlxPolicy:
         self._server_format = server_format
         self.choices: list[tuple[str, Any, str]] = []
         self.device, self.reason = find_device()
-        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self.tokenizer = AutoTokenizer.from_pretrained(weights, **model_code.options(weights))
         self._model = MlxModel(weights)
         # mlx-lm has generation_config.json's there, where there is one.
         self._ends = eos.of_replies(self._model.config.get("eos_token_id"), self.tokenizer)
@@ -76,7 +77,10 @@ class MlxPolicy:
         if parent is not None:
             lora = self._read(parent)
             if self._profile.mixture and (path := next(filter(model_info.picks_or_is_expert, lora.pairs), None)):
-                raise ValueError(f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew.")
+                raise AdapterError(
+                    f"{parent} has a LoRA on {path}, which never trains here: go on with torch, or anew."
+                )
+            server_layers.require_loadable(parent, [*lora.pairs], dict(self._model.config), self._server_format)
             self._wear(lora.pairs)
             rank, alpha = lora.config["r"], float(lora.config["lora_alpha"])
             if (rank, alpha) != (preset.rank, preset.alpha):

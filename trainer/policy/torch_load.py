@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+from trainer.formats import model_code
 from trainer.io.run_folder import Compute, RunError
 
 MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilities()
@@ -41,7 +42,8 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
     if in_4bit:
         causal = _in_4bit(weights, device, compute)
     else:
-        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=compute).to(device)
+        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=compute, **model_code.options(weights))
+        causal = causal.to(device)
     drop_nothing(causal)
     if getattr(causal.config, "attention_dropout", 0):
         causal.config.attention_dropout = 0.0
@@ -119,7 +121,11 @@ def _in_4bit(weights: Path, device: str, compute: torch.dtype) -> Any:
     # Not peft's prepare_model_for_kbit_training: it makes embeddings and norms fp32, which needs memory for nothing
     # (norms compute in fp32 anyway), and turns recomputation on, which torch_memory decides. peft freezes the base.
     return AutoModelForCausalLM.from_pretrained(
-        weights, dtype=compute, quantization_config=quantised, device_map={"": torch.cuda.current_device()}
+        weights,
+        dtype=compute,
+        quantization_config=quantised,
+        device_map={"": torch.cuda.current_device()},
+        **model_code.options(weights),
     )
 
 

@@ -27,7 +27,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
-from trainer.formats import model_info
+from trainer.formats import model_code, model_info, server_layers
 from trainer.formats.lora_files import load_tensors, save_adapter
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
@@ -62,7 +62,7 @@ class TorchPolicy:
             torch.set_num_threads(threads)
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
-        self.tokenizer = AutoTokenizer.from_pretrained(weights)
+        self.tokenizer = AutoTokenizer.from_pretrained(weights, **model_code.options(weights))
         self._compute = compute
         dtype, reason = torch_load.choose_compute(compute, self.device)
         self.choices.append(("compute", str(dtype).removeprefix("torch."), reason))
@@ -97,6 +97,8 @@ class TorchPolicy:
 
     def _with_adapter(self, causal: Any, preset: Preset, parent: Path | None) -> Any:
         if parent is not None:
+            layers = server_layers.lora_layers(parent)
+            server_layers.require_loadable(parent, layers, self._config, self._server_format)
             with _peft():
                 model = PeftModel.from_pretrained(causal, parent, adapter_name=TRAINED, is_trainable=True)
             config = model.peft_config[TRAINED]

@@ -90,6 +90,18 @@ def _lay_out(root: _Run, pieces: Sequence[Sequence[tuple[_Run, int]]]) -> Forest
     return Forest(np.concatenate(ids), depth, end, parents, paths)
 
 
+def as_rows(forest: Forest) -> tuple[Ints, Ints]:
+    """(B, L) the tree's nodes by sequence, padded on the right with each one's last; and (S,) where each node is in
+    that, rows flattened: in the first sequence that it is part of."""
+    width = max(map(len, forest.paths))
+    rows = np.stack([np.pad(path, (0, width - len(path)), mode="edge") for path in forest.paths])
+    place = np.zeros(len(forest.ids), np.int64)
+    for number in range(len(forest.paths) - 1, -1, -1):
+        path = forest.paths[number]
+        place[path] = number * width + np.arange(len(path))
+    return rows, place
+
+
 def blocks(forest: Forest, rows: int = BLOCK) -> list[Block]:
     """Every row once. A long chain from a root is one block; the others are cut, each with only what it sees."""
     total = len(forest.ids)

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from trainer.formats import model_code
 from trainer.formats.weights import Weights, WeightsError, resolve
 
 GRACE_SECONDS = 10.0  # for running replies, after SIGTERM
@@ -31,6 +32,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help=f"off loopback only with a key in {KEY_VARIABLE}")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one, named in the ready line")
     parser.add_argument("--threads", type=int, default=0, help="0: half the cores, so that a trainer fits beside it")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run Python code in the weights' folder")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
     return parser.parse_args(argv)
 
@@ -79,10 +81,22 @@ async def _serve(
 ) -> int:
     from aiohttp import web
 
-    from trainer.serve.engine import Engine
+    from trainer.serve.engine import Engine, EngineError
     from trainer.serve.http_api import make_app
 
-    engine = Engine(*load_model(weights, thread_budget(options.threads)))
+    if options.trust_remote_code:
+        model_code.trust(weights.path)
+    try:
+        engine = Engine(*load_model(weights, thread_budget(options.threads)))
+    except EngineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:  # a model's code may raise anything
+        logging.getLogger(__name__).exception("loading failed")
+        reason = " ".join(str(error).split())[:500]
+        failure = f"{weights.path} was not loaded ({type(error).__name__}: {reason})."
+        print(f"error: {model_code.refusal(weights.path, error) or failure}", file=sys.stderr)
+        return 1
     name = options.name or weights.path.name
     app = make_app(engine, name=name, weights=weights.path, key=key)
     # handler_cancellation: a client that hangs up must free its rows even while nothing is written to it.
@@ -118,9 +132,9 @@ def load_model(weights: Weights, threads: int) -> tuple[Any, Any]:
 
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(weights.path, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(weights.path, dtype=torch.float32, **model_code.options(weights.path))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return model, AutoTokenizer.from_pretrained(weights.path)
+    return model, AutoTokenizer.from_pretrained(weights.path, **model_code.options(weights.path))
 
 
 def _is_loopback(host: str) -> bool:

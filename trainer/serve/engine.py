@@ -156,7 +156,10 @@ class Engine:
         config = model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
         if kinds:
-            raise EngineError(f"This server runs models with attention layers only, this one has {sorted(kinds)}.")
+            raise EngineError(
+                "The built-in server runs models with attention layers only, and this one has "
+                f"{', '.join(sorted(kinds))}. Serve it with vLLM, llama.cpp or Ollama (docs/reference/models.md)."
+            )
         self.context = context_of(config)
         self._layers: int = config.num_hidden_layers
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads

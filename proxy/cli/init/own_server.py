@@ -6,7 +6,6 @@ the adapter as a file. Not here: who is asked (questions), that server once it r
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
@@ -17,7 +16,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from proxy.backends import gguf_files
-from proxy.backends.ollama import COPIES, NO_ADAPTERS
+from proxy.backends.ollama import COPIES, format_of, release_of
 from proxy.cli.init.discovery import DiscoveredServer
 from proxy.cli.init.environment import ThisMachine
 
@@ -65,8 +64,8 @@ def offer(
 
 
 def _takes_whole_models(version: str) -> bool:
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return numbers is not None and tuple(map(int, numbers.groups())) >= NO_ADAPTERS
+    release = release_of(version)
+    return release is not None and format_of(release) == "merged"
 
 
 def _programs() -> Iterator[Path]:

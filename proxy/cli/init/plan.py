@@ -19,6 +19,7 @@ import tomlkit
 from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.backends import make_backend
+from proxy.backends.ollama import format_of, release_of
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
@@ -81,16 +82,19 @@ def make(home: Path, choices: Choices) -> InitPlan:
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [choices.offer_note] if choices.offer_note else []
-    notes += [note] if (note := learning_note(loaded.settings, choices.weights)) else []
+    notes += [note] if (note := learning_note(loaded.settings, choices.weights, choices.release)) else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
 
-def learning_note(settings: Settings, weights: str) -> str | None:
-    """Which layers this model can train for this server, or why none; None where its weights are not here yet."""
+def learning_note(settings: Settings, weights: str, release: str = "") -> str | None:
+    """Which layers this model can train for this server, or why none; None where its weights are not here yet.
+    `release`: of the server, where it tells."""
     if not weights:
         return None
     try:
-        server_format = make_backend(settings, LocalLauncher()).capabilities.server_format
+        server_format = make_backend(settings, LocalLauncher()).server_format
+        if settings.backend.kind == "ollama" and release:
+            server_format = format_of(release_of(release))
         layers = adapter_layers(weights, server_format, settings.train.preset, settings.train.overrides)
     except BadRequest:  # the settings lack the server's address, and are refused for that elsewhere
         return None

@@ -60,6 +60,7 @@ class Choices:
     command: str = ""  # backend.command, where rlproxy is to run the server
     offer_note: str = ""  # another way that nobody took
     stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
+    release: str = ""  # of the server, where it tells
 
 
 class Interview:
@@ -95,6 +96,7 @@ class Interview:
             out_of_reach=weights_search.out_of_reach(weights.spec) or "",
             presets=server.presets,
             stale=self._stale(server, model),
+            release=server.version,
         )
         if own_offer is None:
             return choices

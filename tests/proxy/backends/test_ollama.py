@@ -15,6 +15,7 @@ from proxy.backends.ollama import Ollama
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama
 from scripts.harness.in_process import Proxy
+from scripts.models import tiny as tiny_models
 from tests.harness.llamacpp import said_by, with_versions
 from tests.harness.ollama import NEW, OLD, make_proxy
 
@@ -431,3 +432,19 @@ async def test_a_model_with_a_projector_keeps_it(tmp_path: Path) -> None:
     assert eyes in fake.created[0]["files"].values() and len(fake.created[0]["files"]) == 2
     await proxy.stop()
     await fake.stop()
+
+
+@pytest.mark.parametrize("release", [OLD, NEW])
+async def test_the_release_decides_which_layers_train(tmp_path: Path, release: str) -> None:
+    """A LoRA file of DeepSeek's would do nothing on most layers; in a whole model the same ones act."""
+    fake = FakeOllama(tmp_path / "ollama", release)
+    await fake.start()
+    weights = tiny_models.make("deepseek_v3", tmp_path / "deepseek")
+    proxy = make_proxy(tmp_path / "home", fake.url, **{"train.weights": str(weights)})
+    await proxy.start()
+    layers = (await proxy.get("/rl/status"))["backend"]["layers"]
+    await proxy.stop()
+    await fake.stop()
+    lora = "deepseek_v3: o_proj; without kv_a_proj_with_mqa kv_b_proj q_a_proj q_b_proj, which"
+    whole = "deepseek_v3: kv_a_proj_with_mqa o_proj q_a_proj q_b_proj; without kv_b_proj, which"
+    assert layers.startswith(lora if release == OLD else whole)

@@ -146,3 +146,40 @@ async def test_a_version_that_a_person_promoted_between_two_tries_is_said_to_wai
         await proxy.post("/rl/promote/v2")
         status = await until(proxy, live=2)
     assert status["problem"] is None and said_to_wait(logs) == []
+
+
+async def test_a_version_that_its_server_refuses_gives_its_ratings_back(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.training.publish.RETRY_SWAP_S", (0.01,))
+    await second_run(proxy)
+    baseline = (await proxy.get("/rl/status"))["baseline"]
+    proxy.backend.refuse_load = True
+    await passes(proxy)
+    status = await until(proxy, ended="failed", runs=2)
+    assert (status["live"], status["baseline"], status["ratings"]["fresh"]) == (1, baseline, 4)
+    assert status["last_run"]["reason"].startswith(
+        "the server cannot load v2, so its ratings are fresh again: The backend refused the adapter fake@v2"
+    )
+    assert status["last_run"]["reason"].endswith("`rlproxy promote v2` tries it once more.")
+    assert [a["withdrawn"] is not None for a in (await proxy.get("/rl/adapters"))["data"]] == [False, True]
+    await asyncio.sleep(0.1)
+    assert len(set(proxy.launcher.started)) == 2, "the same ratings do not start the same run again by themselves"
+    proxy.backend.refuse_load = False
+    await proxy.stop()
+    await proxy.start()
+    assert (await proxy.get("/rl/status"))["live"] == 1
+    assert (await proxy.post("/rl/promote/v2"))[1]["live"] == 2
+
+
+async def test_a_version_whose_server_is_away_keeps_its_place(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.training.publish.RETRY_SWAP_S", (0.01,))
+    await second_run(proxy)
+    await proxy.backend.stop()
+    with capture_logs() as logs:
+        await passes(proxy)
+        async with asyncio.timeout(10):
+            while not any(line["event"] == "version waits" for line in logs):
+                await asyncio.sleep(0.01)
+    run = (await proxy.store.runs.recent(1))[0]
+    assert (run.id, run.status) == (2, "done")

@@ -1,20 +1,27 @@
 """What a model's size and experts change in a run, and that a person's word stands."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
 from config import presets
+from scripts.harness.lora import random_adapter
+from scripts.models import tiny as tiny_models
 from tests.harness import tiny
 from tests.trainer.formats.test_model_info import MIXTURES, make
 from tests.trainer.policy.test_torch_policy import ROWS, step
 from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.model_info import Profile
-from trainer.policy.autoscale import SET, fit, layer_plan, rate_factor, short_names, trained_layers
+from trainer.launch import adapter_layers
+from trainer.policy.autoscale import SET, LayerPlan, fit, layer_plan, rate_factor, short_names, trained_layers
 from trainer.policy.packing import pack
+from trainer.policy.policies import open_policy
 from trainer.serve.batched_lora import read_adapter
 
 SMOLLM2 = Profile("llama", 134_515_008, 134_515_008, 0, 0, "counted")
@@ -104,8 +111,30 @@ def test_what_looks_like_a_router_inside_attention_stays_frozen():
 
 
 def test_a_mixture_without_a_block_called_attention_is_refused():
-    with pytest.raises(ValueError, match="called attention"):
+    with pytest.raises(AdapterError, match="called attention"):
         trained_layers(["model.layers.0.mixer.in_proj"], "auto", mixture(30e9, 3e9))
+
+
+@pytest.mark.parametrize("server_format", ["peft", "gguf", "merged", "mlx"])
+def test_a_mixture_without_attention_is_told_of_before_a_rating_is_spent(tmp_path, server_format):
+    config = {"model_type": "granitemoehybrid", "num_local_experts": 4, "num_hidden_layers": 1, "hidden_size": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"model.layers.0.mamba.in_proj.weight": np.zeros((8, 4), np.float32)}, tmp_path / "model.safetensors")
+    with pytest.raises(AdapterError, match="granitemoehybrid has no linear layers in a block that is called attention"):
+        adapter_layers(str(tmp_path), server_format, "balanced", {})
+
+
+def test_an_adapter_of_another_server_is_no_parent(tmp_path):
+    model = tiny_models.make("glm4", tmp_path / "model")
+    parent = random_adapter(model, tmp_path / "v0003", seed=1, target_modules=["q_proj", "o_proj"])
+    sentence = r"^The live version v0003 was made for another server: .* on o_proj, .*`rlproxy promote base`"
+    with pytest.raises(AdapterError, match=sentence):
+        adapter_layers(str(model), "gguf", "balanced", {}, parent)
+    assert adapter_layers(str(model), "merged", "balanced", {}, parent) == LayerPlan("glm4", ("o_proj", "q_proj"), ())
+    preset = presets.resolve("balanced", {})
+    tiny.tokenizer().save_pretrained(model)
+    with pytest.raises(AdapterError, match=sentence):
+        open_policy("torch", model, preset, parent=parent, threads=1, seed=1, server_format="gguf")
 
 
 @pytest.mark.parametrize("asked", ["auto", "attention"])

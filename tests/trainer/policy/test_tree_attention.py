@@ -6,6 +6,7 @@ import torch
 from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from scripts.models import tiny as tiny_models
 from tests.harness import tiny
 from trainer import mis_po
 from trainer.mis_po import Terms
@@ -35,13 +36,24 @@ CONFIGS = {
     "qwen3": Qwen3Config(**SHAPE),
     "mistral without a window": MistralConfig(**SHAPE, sliding_window=None),
     "mistral with a window that never closes": MistralConfig(**SHAPE, sliding_window=4096),
-}
-WINDOWED = {
-    "mistral": (MistralConfig(**SHAPE, sliding_window=8), "a sliding window of 8 tokens"),
-    "qwen2": (
-        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1),
-        "a sliding window of 8 tokens",
+    "mistral with a window": MistralConfig(**SHAPE, sliding_window=8),
+    "qwen2 with a window in one of two layers": Qwen2Config(
+        **SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1
     ),
+}
+# Kinds whose layers see less than all before them, or have a running state.
+HYBRID = (
+    "gpt_oss",
+    "gemma3_text",
+    "gemma4_text",
+    "qwen3_5_text",
+    "qwen3_next",
+    "lfm2",
+    "falcon_h1",
+    "granitemoehybrid",
+)
+CONFIGS |= {kind: tiny_models.config_of(kind, vocabulary=259) for kind in HYBRID}
+FORBIDDEN = {
     "llama": (
         LlamaConfig(**SHAPE, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
         "dynamic rotary embedding",
@@ -160,9 +172,9 @@ def test_recomputed_activations_give_the_same_gradient(policy, tmp_path, monkeyp
         assert close(gradient, kept[1][name]), name
 
 
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize("name", FORBIDDEN)
 def test_a_model_that_sees_more_or_less_than_its_ancestors_is_padded_and_says_why(tmp_path, name):
-    config, reason = WINDOWED[name]
+    config, reason = FORBIDDEN[name]
     policy = tiny.policy(make(tmp_path, config))
     why = {choice: why for choice, value, why in policy.choices if value is False}
     assert reason in why["shared_prefixes"]
