@@ -27,8 +27,9 @@ WAYS: Final = {
     "ollama": ("ollama native", "ollama translated"),
 }
 # Of a driver's table `side`. `asks`: what the client asks for itself, in words. `types`: what a person types in it to
-# have the conversation summed up. `answers`: whether it then goes on with one more answer for its person. `tokens`: how many the backend says it has read, so that the client sums up by
-# itself. `tool`: its tool for a subagent, like `tool`. `rate`: how a command begins, where it is another program then.
+# have the conversation summed up. `answers`: whether it then goes on with one more answer for its person. `tokens`: how
+# many the backend says it has read, so that the client sums up by itself. `tool`: its tool for a subagent, like `tool`.
+# `rate`: how a command begins, where it is another program then.
 SIDE: Final = frozenset({"asks", "types", "answers", "tokens", "tool", "rate"})
 _HEAD: Final = re.compile(r"\A(#|//) /// script\n(?P<toml>(?:\1(?: .*)?\n)+?)\1 ///\n")
 

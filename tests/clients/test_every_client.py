@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,7 @@ asking_cases = pytest.mark.parametrize(
     ("drive", "way"), ASKING, indirect=["drive"], ids=[f"{driver.id}-{way.replace(' ', '-')}" for driver, way in ASKING]
 )
 Record = Callable[[str], None]
+Ratings = dict[str, tuple[float, str | None]]  # by completion: the value and the comment
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ async def test_side(
     how = {"stream": not drive.driver.lack("streamed", way), "tools": not drive.driver.lack("tools", way)}
     talk = NumberedConversation(drive, proxy, way, folder=tmp_path / "work", side=True, **how)
     await talk.start()
-    ratings: dict[str, tuple[float, str | None]] = {}
+    ratings: Ratings = {}
     for tool in (False, True) if "tool" in side else (False,):
         row = await talk.ask(tool=tool)
         assert (await proxy.rate(completion_id="last", rating="bad"))[0] == 201
@@ -180,12 +182,7 @@ async def test_side(
     assert (await proxy.rate(completion_id="last", rating="bad"))[0] == 201
     ratings[row["id"]] = (-1.0, None)
     assert await talk.ratings() == ratings
-    said = await talk.command("good")
-    if "rated good" in said:
-        ratings[row["id"]] = (1.0, None)
-    else:  # what it sums up may be all that stood above the line
-        assert "nothing was rated" in said, said
-    assert await talk.ratings() == ratings
+    ratings = await _after_good(talk, row, ratings)
     row = await talk.ask()
     assert (await proxy.rate(completion_id="last", rating="good"))[0] == 201
     assert await talk.ratings() == {**ratings, row["id"]: (1.0, None)}
@@ -193,12 +190,27 @@ async def test_side(
     assert "rated bad, because “too long”" in said, said
     ratings[row["id"]] = (-1.0, "too long")
     assert await talk.ratings() == ratings
+    if "tokens" in side:  # it sums up when the line is typed
+        row = await talk.ask(tokens=side["tokens"])
+        ratings = await _after_good(talk, row, ratings)
     await talk.wait()
     rules = Counter(f"{row['turn']} {row['turn_rule']}" for row in talk.own)
     record_property("side", f"{way}|{json.dumps(rules)}")
     assert talk.own, "it has asked nothing for itself"
     assert all(row["turn"] == "side" for row in talk.own), rules
     record("right")
+
+
+async def _after_good(talk: NumberedConversation, row: dict[str, Any], ratings: Ratings) -> Ratings:
+    """The ratings after `/rl good` about an answer that the client may have summed up: then it stands nowhere above the
+    line, nothing is rated, and the person is told."""
+    text = await talk.command("good")
+    if "rated good" in text:
+        ratings = {**ratings, row["id"]: (1.0, None)}
+    else:
+        assert "nothing was rated" in text, text
+    assert await talk.ratings() == ratings
+    return ratings
 
 
 def test_what_a_head_says(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from openhands_cli.stores.agent_store import AgentStore
 store = AgentStore()
 settings = {"llm_model": sys.argv[1], "llm_base_url": sys.argv[2]}
 agent = store.create_and_save_from_settings("any", settings)
-condenser = agent.condenser.model_copy(update={"max_size": 7, "keep_first": 1})
+condenser = agent.condenser.model_copy(update={"max_size": 11, "keep_first": 1})
 store.save(agent.model_copy(update={"condenser": condenser, "critic": None}))
 """
 
