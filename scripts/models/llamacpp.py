@@ -95,11 +95,7 @@ def compare(kind: str, folder: Path, converters: Path) -> Comparison:
     base = tiny.make(kind, folder / "base", tokenizer=weights)
     model, layers, left_out = make_adapter(base, folder / "adapter")
     convert(folder / "adapter", base, folder / "adapter.gguf")
-    plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
-    command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(folder / "base.gguf"), *plain]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
+    write_base(kind, base, folder / "base.gguf", converters)
     adapted = _by_peft(model)
     with model.disable_adapter():
         original = _by_peft(model)
@@ -117,6 +113,15 @@ def compare(kind: str, folder: Path, converters: Path) -> Comparison:
         _last_names(layers),
         _last_names(left_out),
     )
+
+
+def write_base(kind: str, base: Path, file: Path, converters: Path) -> None:
+    """The model's own file by llama.cpp's converter. Raises RuntimeError where it does not convert it."""
+    plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
+    command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(file), *plain]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
 
 
 def _last_names(layers: Sequence[str]) -> tuple[str, ...]:
