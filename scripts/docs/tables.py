@@ -383,6 +383,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "language_gates": ("benchmarks/language_gates.json", tables_languages.gates),
     "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),
     "language_refusals": ("benchmarks/language_gates.json", tables_languages.refused),
+    "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
