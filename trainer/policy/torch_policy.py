@@ -29,14 +29,16 @@ from transformers.utils import logging as transformers_logging
 from config.presets import Preset
 from trainer.formats import model_info
 from trainer.formats.lora_files import load_tensors, save_adapter
+from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
+from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
-from trainer.policy.torch_memory import FreedMemory, MemoryPlan, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -359,7 +361,10 @@ class TorchPolicy:
 
     def _plan_memory(self, preset: Preset) -> MemoryPlan:
         """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
-        plan = MemoryPlan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
+        config = self._causal.config.get_text_config()
+        width = mlp_width({**config.to_dict(), "hidden_size": config.hidden_size})
+        each = token_bytes(config.num_hidden_layers, config.hidden_size, width)
+        plan = MemoryPlan.of(each, self.device, free_bytes(self.device), max_seq_len=preset.max_seq_len)
         self.choices.append(("micro_batch", plan.largest, plan.reason))
         recomputes = plan.recomputes(plan.largest)
         reason = f"above {plan.largest_kept} tokens a micro-batch: {plan.kept_reason}"
