@@ -134,6 +134,12 @@ class Estimate:
         return self.serving.total <= room(self.request.hardware)
 
     @property
+    def version(self) -> VersionSize | None:
+        """As this server keeps it."""
+        forms = {"peft": 0, "gguf": 1, "merged": 2, "mlx": 3}
+        return None if self.server.format is None else self.versions[forms[self.server.format]]
+
+    @property
     def unpacked(self) -> int:
         """Bytes of experts that 4 bits do not reach."""
         if not self.shape.profile.mixture:
@@ -254,10 +260,10 @@ def _advised(ways: list[Way]) -> Way | None:
 def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionSize]:
     kept, adapter = footprint.kept_version_bytes(numbers), footprint.adapter_bytes(numbers)
     return [
-        VersionSize("built-in, vLLM, SGLang", "PEFT adapter", kept, adapter),
-        VersionSize("llama.cpp, Ollama before 0.34.1", "GGUF adapter", kept, adapter),
-        VersionSize("Ollama, LM Studio", "whole GGUF model", kept, footprint.merged_bytes(shape, trained)),
-        VersionSize("mlx-lm", "MLX adapter", kept, adapter),
+        VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", kept, adapter),
+        VersionSize("llama.cpp, Ollama before 0.34.1", "a GGUF adapter", kept, adapter),
+        VersionSize("Ollama, LM Studio", "a whole GGUF model", kept, footprint.merged_bytes(shape, trained)),
+        VersionSize("mlx-lm", "an MLX adapter", kept, adapter),
     ]
 
 

@@ -146,6 +146,7 @@ def _load(run: RunContext, plan: Plan, framework: str) -> tuple[RunModel, Plan]:
         seed=spec.seed,
         compute=spec.compute,
         in_4bit=spec.load_in_4bit,
+        offload=spec.offload,
         server_format=spec.server_format,
     )
     for name, value, reason in policy.choices:

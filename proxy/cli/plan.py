@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 GB: Final = 2**30
 MB: Final = 10**6
+TOKENS, CONTEXT = 300, 4096  # of a rating with its prompt, as most chats have; that Ollama keeps by default
 plan_app = typer.Typer()
 KINDS: Final = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
 PARTS: Final = {
@@ -44,8 +45,8 @@ def plan(
         float | None, typer.Option(min=0.1, help="Memory of the machine.", show_default="this machine's")
     ] = None,
     ratings: Annotated[int | None, typer.Option(min=1, max=10_000, show_default="train.start_at")] = None,
-    tokens: Annotated[int, typer.Option(min=2, max=1_000_000, help="Of a prompt with its answer.")] = 300,
-    context: Annotated[int, typer.Option(min=1, max=10_000_000, help="Tokens that the server keeps.")] = 4096,
+    tokens: Annotated[int, typer.Option(min=2, max=1_000_000, help="Of a prompt with its answer.")] = TOKENS,
+    context: Annotated[int, typer.Option(min=1, max=10_000_000, help="Tokens that the server keeps.")] = CONTEXT,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,7 +163,7 @@ class PlanReport:
         if advised is None:
             lines.append("No run fits here: train on another machine, or serve a smaller model. Ratings are kept.")
             return lines
-        settings = dict(advised.settings) | ({} if advised.fits_beside else {"train.share_gpu": True})
+        settings = _needed_settings(advised)
         where = "beside the server" if advised.fits_beside else "while the server rests (requests wait until its end)"
         where = where if estimate.serves else "alone"
         lines.append(f"A run fits {where}: {advised.name}. {_to_set(settings)}")
@@ -217,14 +218,38 @@ class PlanReport:
         }  # fmt: skip
 
 
-def short(estimate: Estimate) -> str:
-    """In one sentence, for `init` and `doctor`."""
+def estimate_here(settings: Settings, weights: str) -> Estimate | None:
+    """For this machine and the server in the settings; None where the weights are not here yet, or nothing can be said.
+    Asks no hub."""
+    from trainer import launch
+
+    kind = settings.backend.kind
+    if not (weights or kind == "builtin"):
+        return None
+    train = settings.train
+    request = launch.EstimateRequest(
+        kind, hardware_of(settings), launch.Workload(train.start_at, TOKENS), CONTEXT, train.preset, train.overrides
+    )
+    try:
+        return launch.estimate_run(weights, request) if launch.local(weights or launch.DEFAULT_HUB_ID) else None
+    except (launch.LaunchError, ImportError, ValueError):  # the run itself says what is wrong with them
+        return None
+
+
+def short(estimate: Estimate, *, sentence: bool = False) -> str:
+    """For `init` and `doctor`: what a run takes, and what has to be set for it."""
     advised = estimate.advised
     if advised is None:
-        return f"no way to train {estimate.shape.profile} fits into the memory here: `rlproxy plan` shows each"
-    settings = dict(advised.settings) | ({} if advised.fits_beside else {"train.share_gpu": True})
-    needs = f", with {_settings_text(settings)}" if settings else ""
-    return f"a run takes about {gb(advised.memory.total)} in {advised.name}{needs} (`rlproxy plan`)"
+        text = f"no way to train {estimate.shape.profile} fits into the memory here (`rlproxy plan` shows each)"
+    else:
+        settings = _needed_settings(advised)
+        needs = f", with {_settings_text(settings)}" if settings else ""
+        text = f"a run takes about {gb(advised.memory.total)}{needs} (`rlproxy plan`)"
+    return text[0].upper() + text[1:] if sentence else text
+
+
+def _needed_settings(way: Way) -> dict[str, Any]:
+    return dict(way.settings) | ({} if way.fits_beside else {"train.share_gpu": True})
 
 
 def _way_json(way: Way) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def write(
         "threads": train.threads,
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
+        "offload": train.offload,
         "server_format": server_format,
         "preset": train.preset,
         "tune": "anew" if tune else train.tune,

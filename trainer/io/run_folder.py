@@ -67,6 +67,7 @@ class RunSpec:
     framework: Framework = "auto"  # auto: mlx on Apple silicon where it is installed, else torch
     compute: Compute = "auto"  # what the base model computes in
     load_in_4bit: bool = False
+    offload: bool = False  # frozen layers and the optimiser's state stay in the machine's memory
     server_format: ServerFormat = "peft"  # in which the server loads what trains
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +106,7 @@ def read_spec(folder: Path) -> RunSpec:
             framework=raw.get("framework", "auto"),
             compute=raw.get("compute", "auto"),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
+            offload=bool(raw.get("offload", False)),
             server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),

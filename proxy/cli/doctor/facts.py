@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import psutil
 
 from config.settings import Settings
+from proxy.cli import plan
 from proxy.cli.agents import drift
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
@@ -24,7 +25,7 @@ from proxy.training.system_load import Machine
 from store import driver, schema
 from store.lock import NAME as LOCK
 from store.safety import integrity
-from trainer.launch import PriorityState, standing
+from trainer.launch import Estimate, PriorityState, standing
 
 State = Literal["ok", "note", "problem", "unknown"]
 GB: Final = 2**30
@@ -59,6 +60,7 @@ class DoctorFacts:
     database: Literal["none", "clear", "encrypted"] = "none"
     standing: PriorityState | None = None  # how far a run steps back
     damage: str | None = None  # what was found to be wrong with it, as the note beside it says
+    estimate: Estimate | None = None  # of a run; None where the weights are not here
 
 
 def gather(settings: Settings) -> DoctorFacts:
@@ -83,7 +85,7 @@ def gather(settings: Settings) -> DoctorFacts:
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
-        integrity.noted(settings.home / schema.NAME),
+        integrity.noted(settings.home / schema.NAME), plan.estimate_here(settings, settings.train.weights),
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import tomlkit
 from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.backends import make_backend
+from proxy.cli import plan as sizes
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
@@ -82,6 +83,7 @@ def make(home: Path, choices: Choices) -> InitPlan:
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [choices.offer_note] if choices.offer_note else []
     notes += [note] if (note := learning_note(loaded.settings, choices.weights)) else []
+    notes += [note] if (note := size_note(loaded.settings, choices.weights)) else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
 
@@ -97,6 +99,15 @@ def learning_note(settings: Settings, weights: str) -> str | None:
     except AdapterError as error:
         return f"Answers are kept and rated, and nothing can train. {error}"
     return None if layers is None else f"What trains: {layers}."
+
+
+def size_note(settings: Settings, weights: str) -> str | None:
+    """What a run takes here, and a version; None where the weights are not here yet."""
+    if not weights or (estimate := sizes.estimate_here(settings, weights)) is None:
+        return None
+    version = estimate.version
+    size = f"; a version is {version.form} of {sizes.size_text(version.served)}" if version else ""
+    return f"{sizes.short(estimate, sentence=True)}{size}."
 
 
 def settings_text(text: str, choices: Choices) -> str:
