@@ -1,4 +1,4 @@
-"""What a run, a server beside it and a version of one model would take on one machine, before there is a run.
+"""Estimate what a run, a server beside it and a version of one model would take on one machine.
 
 Owns the ways to train that a machine has, which of them is advised, and what is assumed of each kind of server. The
 formulas are footprint's. Not here: the words (the proxy's `rlproxy plan`).
@@ -32,7 +32,7 @@ START_S: Final = 20.0  # to import torch, load weights and write files
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """What is assumed of a server of this kind."""
+    """Assumptions about a server of this kind."""
 
     name: str
     bits: float  # a weight, as it is mostly served
@@ -81,7 +81,7 @@ class VersionSize(NamedTuple):
 
     servers: str
     form: str
-    kept: int  # in rlproxy's folder
+    stored: int  # in rlproxy's folder
     served: int  # that the server loads
 
 
@@ -101,7 +101,7 @@ class Duration(NamedTuple):
 
 
 class EstimateRequest(NamedTuple):
-    """What is asked for."""
+    """Everything that an estimate depends on besides the model."""
 
     server: str  # as backend.kind
     hardware: Hardware
@@ -130,12 +130,12 @@ class Estimate:
 
     @property
     def serves(self) -> bool:
-        """Whether the server fits where nothing trains."""
+        """Tell whether the server fits where nothing trains."""
         return self.serving.total <= room(self.request.hardware)
 
     @property
     def version(self) -> VersionSize | None:
-        """As this server keeps it."""
+        """The form in which this server keeps it."""
         forms = {"peft": 0, "gguf": 1, "merged": 2, "mlx": 3}
         return None if self.server.format is None else self.versions[forms[self.server.format]]
 
@@ -240,13 +240,13 @@ def _way(
             return footprint.offloaded(needed, shape, numbers, request.workload), True
         return needed, plan.recomputes(footprint.micro_batch(request.workload.tokens, plan))
 
-    (beside, recomputes_beside), (resting, recomputes) = memory(total - serving.total), memory(total)
+    (least, recomputes_least), (resting, recomputes) = memory(total - serving.total), memory(total)
     ram = footprint.offloaded_ram(shape, numbers) if option.is_offloaded else 0
     has_ram = ram <= hardware.ram * (1 - RESERVED)
-    fits_beside = beside.total + serving.total <= total and has_ram
+    fits_beside = least.total + serving.total <= total and has_ram
     fits_resting = SERVERS[request.server].rests and resting.total <= total and has_ram
     if fits_beside:
-        return Way(option.name, option.settings, beside, recomputes_beside, option.store, ram, True, fits_resting)
+        return Way(option.name, option.settings, least, recomputes_least, option.store, ram, True, fits_resting)
     return Way(option.name, option.settings, resting, recomputes, option.store, ram, False, fits_resting)
 
 
@@ -258,12 +258,12 @@ def _advised(ways: list[Way]) -> Way | None:
 
 
 def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionSize]:
-    kept, adapter = footprint.kept_version_bytes(numbers), footprint.adapter_bytes(numbers)
+    stored, adapter = footprint.stored_bytes(numbers), footprint.adapter_bytes(numbers)
     return [
-        VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", kept, adapter),
-        VersionSize("llama.cpp, Ollama before 0.34.1", "a GGUF adapter", kept, adapter),
-        VersionSize("Ollama, LM Studio", "a whole GGUF model", kept, footprint.merged_bytes(shape, trained)),
-        VersionSize("mlx-lm", "an MLX adapter", kept, adapter),
+        VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", stored, adapter),
+        VersionSize("llama.cpp, Ollama before 0.34.1", "a GGUF adapter", stored, adapter),
+        VersionSize("Ollama, LM Studio", "a whole GGUF model", stored, footprint.merged_bytes(shape, trained)),
+        VersionSize("mlx-lm", "an MLX adapter", stored, adapter),
     ]
 
 
@@ -271,7 +271,9 @@ def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionS
 
 
 def duration(estimate: Estimate, threads: int) -> Duration | None:
-    """Of the advised way; None where there is none, or without torch. Multiplies for a second to know the processor."""
+    """Estimate the time of the advised way; None where there is none, or without torch. Multiplies for a second to know
+    the processor.
+    """
     way, hardware = estimate.advised, estimate.request.hardware
     if way is None or hardware.is_shared or find_spec("torch") is None:
         return None

@@ -235,8 +235,8 @@ def parameters(weights: str | None) -> int | None:
 
 
 def estimate_run(spec: str, request: EstimateRequest) -> Estimate:
-    """What a run, the server beside it and a version of this model would take. `spec`: a folder, a config.json, or a
-    hub id; empty: the default model. Raises LaunchError, in one sentence. Loads torch where no weights are here."""
+    """Estimate what a run, the server beside it and a version of this model would take. `spec`: a folder, a
+    config.json, or a hub id; empty: the default model. Loads torch where no weights are here. Raises LaunchError."""
     try:
         return estimate.of(shapes_of(spec or DEFAULT_HUB_ID), request)
     except (WeightsError, ValueError, KeyError, TypeError, OSError) as error:  # ProfileError is a ValueError
@@ -246,7 +246,7 @@ def estimate_run(spec: str, request: EstimateRequest) -> Estimate:
 
 
 def run_seconds(estimated: Estimate, threads: int = 0) -> Duration | None:
-    """Of the way that is advised, with nothing else to do; None where no way fits, or without torch."""
+    """Estimate the time of the advised way, with nothing else to do; None where no way fits, or without torch."""
     return estimate.duration(estimated, threads or default_threads()[1])
 
 

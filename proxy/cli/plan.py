@@ -80,12 +80,12 @@ def hardware_of(settings: Settings, gpu_gb: float | None = None, ram_gb: float |
     from proxy.cli.init import environment
     from trainer.launch import Hardware, rounds_products
 
-    here = environment.machine(settings.home.absolute())
-    card = here.accelerator_gb if here.kind == "cuda" else None
+    machine = environment.machine(settings.home.absolute())
+    card = machine.accelerator_gb if machine.kind == "cuda" else None
     gpu = card if gpu_gb is None else gpu_gb
     return Hardware(
-        round(gpu * GB) if gpu else None, round((here.memory_gb if ram_gb is None else ram_gb) * GB),
-        is_shared=here.kind == "metal" and gpu_gb is None, rounds=rounds_products(),
+        round(gpu * GB) if gpu else None, round((machine.memory_gb if ram_gb is None else ram_gb) * GB),
+        is_shared=machine.kind == "metal" and gpu_gb is None, rounds=rounds_products(),
     )  # fmt: skip
 
 
@@ -164,9 +164,9 @@ class PlanReport:
             lines.append("No run fits here: train on another machine, or serve a smaller model. Ratings are kept.")
             return lines
         settings = _needed_settings(advised)
-        where = "beside the server" if advised.fits_beside else "while the server rests (requests wait until its end)"
-        where = where if estimate.serves else "alone"
-        lines.append(f"A run fits {where}: {advised.name}. {_to_set(settings)}")
+        place = "beside the server" if advised.fits_beside else "while the server rests (requests wait until its end)"
+        place = place if estimate.serves else "alone"
+        lines.append(f"A run fits {place}: {advised.name}. {_to_set(settings)}")
         parts = ", ".join(f"{PARTS[name]} {gb(size)}" for name, size in advised.memory._asdict().items() if size >= 5e7)
         lines.append(f"Of its {gb(advised.memory.total)}: {parts}.")
         if estimate.unpacked and any("load_in_4bit" in key for way in estimate.ways for key in way.settings):
@@ -188,8 +188,8 @@ class PlanReport:
         table = Table("a version for", "is", "size", box=None, pad_edge=False, header_style="bold")
         for version in self.estimate.versions:
             table.add_row(version.servers, version.form, size_text(version.served))
-        kept = size_text(self.estimate.versions[0].kept)
-        table.add_row("rlproxy's own folder", "adapter and optimiser", kept)
+        stored = size_text(self.estimate.versions[0].stored)
+        table.add_row("rlproxy's own folder", "adapter and optimiser", stored)
         return table
 
     # For programs
@@ -281,7 +281,7 @@ def gb(size: float) -> str:
 
 
 def size_text(size: int) -> str:
-    """Of a file, in units of ten."""
+    """Write the size of a file, in units of ten."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / MB:.0f} MB"
 
 

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.docs import relay_goals, tables_agent, tables_clients, tables_learning, tables_models, tables_ollama
+from scripts.docs import (
+    relay_goals,
+    tables_agent,
+    tables_clients,
+    tables_learning,
+    tables_models,
+    tables_ollama,
+    tables_sizes,
+)
 from scripts.docs.filling import has, put, settle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +36,7 @@ PAGES = (
     "docs/lab/episodes.md",
     "docs/lab/ollama.md",
     "docs/lab/models.md",
+    "docs/lab/sizes.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
@@ -369,6 +378,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "models": ("benchmarks/models.json", tables_models.models),
+    "plan_check": ("benchmarks/plan_check.json", tables_sizes.plan_check),
+    "plan_published": ("benchmarks/plan_check.json", tables_sizes.plan_published),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),

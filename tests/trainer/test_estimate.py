@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.models import published
 from scripts.models import tiny as kinds
-from tests.harness import published_shapes, tiny
+from tests.harness import tiny
 from trainer import estimate
 from trainer.estimate import EstimateRequest, Hardware
 from trainer.policy.footprint import GB, Workload
@@ -43,7 +44,7 @@ ADVISED = {
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("configs")
-    return {name: published_shapes.write(name, folder) for name in published_shapes.CONFIGS}
+    return {name: published.write(name, folder) for name in published.CONFIGS}
 
 
 def on_card(path: Path, server: str, gb: int, workload: Workload = TYPICAL, ram: int = RAM) -> estimate.Estimate:
@@ -59,7 +60,7 @@ def test_the_way_that_is_advised(name: str, server: str, gb: int, configs: dict[
 
 
 @pytest.mark.parametrize("server", ["vllm", "ollama", "llamacpp", "mlx"])
-@pytest.mark.parametrize("name", published_shapes.CONFIGS)
+@pytest.mark.parametrize("name", published.CONFIGS)
 def test_what_fits_is_within_the_card(name: str, server: str, configs: dict[str, Path]) -> None:
     previous: set[str] = set()
     for gb in (16, 24, 80):

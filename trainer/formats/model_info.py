@@ -19,7 +19,7 @@ PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_to
 UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")  # two matrices in the MLP instead of three
 ROUTERS = ("gate", "router", "shared_expert_gate")  # what picks the experts, as models call it
 STACKED = ("experts", "switch_mlp")  # the routed experts: transformers', mlx-lm's
-COUNTED = "counted in the headers of its safetensors"
+BY_HEADERS = "counted in the headers of its safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def measure(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -
     if tensors and all(dtype.startswith(("F", "BF")) for dtype, _ in tensors.values()):
         total = sum(size for _, size in tensors.values())
         routed = sum(tensors[name][1] for name in in_experts)
-        source = COUNTED
+        source = BY_HEADERS
     else:
         total, routed = _by_dimensions(text, architecture, experts)
         source = "computed from the dimensions in config.json"

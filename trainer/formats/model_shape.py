@@ -54,7 +54,7 @@ class ModelShape:
 
     @property
     def cache(self) -> list[CacheLayer]:
-        """What a token leaves in each layer whose cache grows; that of linear attention and state spaces does not."""
+        """Numbers a token in each layer whose cache grows; that of linear attention and state spaces does not."""
         keys: dict[str, int] = {}
         values: dict[str, int] = {}
         for name, (rows, _) in self.linears.items():
@@ -102,7 +102,7 @@ def read(path: Path) -> ModelShape:
     weights = file.parent if path.is_dir() and model_info.weight_files(file.parent) else None
     if weights is not None:
         profile = model_info.read(weights)
-        if profile.source == model_info.COUNTED:
+        if profile.source == model_info.BY_HEADERS:
             return _shape(config, profile, _decoder_shapes(weights), has_weights=True)
     return _from_config(config, file, has_weights=weights is not None)
 
@@ -141,7 +141,7 @@ def _decoder_shapes(weights: Path) -> Shapes:
 
 
 def _from_config(config: dict[str, Any], file: Path, *, has_weights: bool) -> ModelShape:
-    """Of the model that transformers makes of it, on no device. Custom code is not run."""
+    """Read the model that transformers makes of it, on no device. Custom code is not run."""
     if find_spec("torch") is None or find_spec("transformers") is None:
         raise ProfileError(
             "Where no unpacked weights are here, transformers tells the shapes, and it is not installed: "
@@ -195,7 +195,7 @@ def _shape(config: dict[str, Any], profile: Profile, linears: Shapes, *, has_wei
 
 
 def mlp_width(text: Mapping[str, Any]) -> int:
-    """Of the MLP that one token goes through, where it is widest; some models have a width for each layer."""
+    """The width of the MLP that one token goes through, where it is widest; some models have a width for each layer."""
     width = text.get("intermediate_size")
     dense = max(width) if isinstance(width, list) else width or 4 * text["hidden_size"]
     of_expert, count = text.get("moe_intermediate_size"), model_info.first_number(text, model_info.PER_TOKEN)

@@ -85,7 +85,7 @@ def local(spec: str) -> Path | None:
 
 
 def shapes_of(spec: str) -> Path:
-    """What tells the model's shapes, of little as can be: its folder where it is on this machine, else its config.json.
+    """The least that tells the model's shapes: its folder where it is on this machine, else its config.json.
     `spec`: a folder, a config.json, or a hub id. May download that one file. Raises WeightsError."""
     path = Path(spec).expanduser()
     if path.exists():

@@ -1,4 +1,4 @@
-"""What a model takes: bytes of its weights, of a run, of a server and of a version, and the arithmetic of a run.
+"""The footprint of a model: bytes of its weights, of a run, of a server and of a version, and the arithmetic of a run.
 
 Owns these formulas, each with its derivation, and the plan of micro-batches that follows from free memory. A run asks
 them before it trains, `rlproxy plan` before there is a run. Pure, without torch. Numbers that were measured say so;
@@ -43,7 +43,7 @@ def weights_bytes(shape: ModelShape, store: Store) -> int:
 
 
 def linear_parameters(shape: ModelShape, narrowest: int = 0) -> int:
-    """Of the layers but the head. Experts that are stacked in one tensor are not among them."""
+    """Count the weights of the layers but the head. Experts that are stacked in one tensor are not among them."""
     return sum(
         rows * width
         for name, (rows, width) in shape.linears.items()
@@ -82,7 +82,7 @@ HOARD = 512 << 20  # bytes of freed memory that the C library may keep: half of 
 class TokenBytes(NamedTuple):
     """Bytes of activations a token in a backward pass."""
 
-    kept: float
+    stored: float
     recomputed: float
 
 
@@ -110,13 +110,13 @@ class MemoryPlan:
         largest = max(UNRELATED, min(int(room / each.recomputed), LONGEST * max_seq_len))
         comfortable = room if device == "cuda" else min(room, COMFORTABLE)
         reason = (
-            f"{free / 2**30:.1f} GiB are free, a token needs about {each.kept / 2**20:.2f} MiB, "
+            f"{free / 2**30:.1f} GiB are free, a token needs about {each.stored / 2**20:.2f} MiB, "
             f"{each.recomputed / 2**20:.2f} MiB with its activations recomputed"
         )
         kept_reason = f"{comfortable / 2**30:.2g} GiB of activations are kept at most"
         unrelated = UNRELATED if device == "cuda" else SMALL
         largest_hoarding = int(max(0.0, room - HOARD) / each.recomputed)
-        return cls(largest, unrelated, int(comfortable / each.kept), largest_hoarding, reason, kept_reason)
+        return cls(largest, unrelated, int(comfortable / each.stored), largest_hoarding, reason, kept_reason)
 
     def recomputes(self, tokens: int) -> bool:
         return tokens > self.largest_kept
@@ -132,7 +132,8 @@ CHUNK: Final = 32 << 20
 CHUNK_COPIES: Final = 4
 LEAST_ROWS: Final = 16
 REMEMBERED: Final = 256 << 20
-LIBRARIES: Final = 0.55 * GB  # Python, torch, transformers and peft before a model is loaded, measured
+# Python, torch, transformers and peft before a model is loaded: measured, without files that others share.
+LIBRARIES: Final = 0.4 * GB
 CUDA_CONTEXT: Final = 0.6 * GB  # of a process with a GPU: the driver and kernels; not measured here
 GATE_REPLIES: Final = 24  # written at once (run.gate), 3 to each of 8 questions
 GATE_TOKENS: Final = 100  # of one of them, with its question
@@ -175,7 +176,7 @@ def micro_batch(tokens: int, plan: MemoryPlan) -> int:
 def training_activations(shape: ModelShape, workload: Workload, plan: MemoryPlan) -> int:
     tokens = micro_batch(workload.tokens, plan)
     each = token_bytes(shape.depth, shape.hidden, shape.width)
-    return round(tokens * (each.recomputed if plan.recomputes(tokens) else each.kept))
+    return round(tokens * (each.recomputed if plan.recomputes(tokens) else each.stored))
 
 
 def cache_bytes(shape: ModelShape, tokens: int, number_bytes: int = 2) -> int:
@@ -187,9 +188,9 @@ def cache_bytes(shape: ModelShape, tokens: int, number_bytes: int = 2) -> int:
 def memory_plan(shape: ModelShape, store: Store, device: str, free: int, *, max_seq_len: int) -> MemoryPlan:
     """The run's own plan of micro-batches; `free`: bytes before its process starts."""
     process = CUDA_CONTEXT if device == "cuda" else LIBRARIES
-    left = free - weights_bytes(shape, scored_in(store)) - process
+    remaining = free - weights_bytes(shape, scored_in(store)) - process
     each = token_bytes(shape.depth, shape.hidden, shape.width)
-    return MemoryPlan.of(each, device, max(0, round(left)), max_seq_len=max_seq_len)
+    return MemoryPlan.of(each, device, max(0, round(remaining)), max_seq_len=max_seq_len)
 
 
 def scored_in(store: Store) -> Store:
@@ -209,7 +210,7 @@ def run_memory(
     remembered = min(REMEMBERED, 4 * workload.ratings * workload.reply * shape.hidden)
     gate = cache_bytes(shape, GATE_REPLIES * GATE_TOKENS, 2 if store in ("bfloat16", "4 bits") else 4)
     states, logits = max(remembered, gate), logits_bytes(shape.vocabulary)
-    one_layer = token_bytes(1, shape.hidden, shape.width).kept * micro_batch(workload.tokens, plan)
+    one_layer = token_bytes(1, shape.hidden, shape.width).stored * micro_batch(workload.tokens, plan)
     scored = weights_bytes(shape, scored_in(store))
     scoring = RunMemory(scored, 4 * trained, round(one_layer), logits, states, process)
     activations = training_activations(shape, workload, plan)
@@ -252,7 +253,7 @@ def adapter_bytes(trained: int) -> int:
     return 4 * trained
 
 
-def kept_version_bytes(trained: int) -> int:
+def stored_bytes(trained: int) -> int:
     """A version in rlproxy's own folder: the adapter and the optimiser's state."""
     return 3 * adapter_bytes(trained)
 

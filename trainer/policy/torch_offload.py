@@ -24,7 +24,7 @@ ADAPTER = ".lora_"  # in the names of what peft adds
 
 
 def applies(device: str, *, in_4bit: bool) -> tuple[bool, str]:
-    """Whether there is anywhere to be but where a run on this device is already, and why. Raises RunError."""
+    """Tell whether there is anywhere to be but where a run on this device is already, and why. Raises RunError."""
     if in_4bit:
         raise RunError("train.offload and train.load_in_4bit do not go together: set one of them to false.")
     if device == "cuda":
@@ -76,7 +76,7 @@ def _frozen(layer: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 class _Body(nn.Module):
-    """What a layer computes, callable with other weights than its own."""
+    """A layer's computation, callable with other weights than its own."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -179,7 +179,9 @@ class TorchPolicy:
 
     def round_products(self) -> str | None:
         reason, head = torch_load.products_in_bf16(self._compute, self.device), self._causal.get_output_embeddings()
-        return reason if reason and torch_load.round_products(self.model, head) else None
+        is_rounded = reason is not None and torch_load.round_products(self.model, head) > 0
+        self._freed_memory.give_back(most=0)  # of the scoring before, and of what was rounded
+        return reason if is_rounded else None
 
     # --- log-probs ---
 

@@ -17,7 +17,7 @@ LEAST_S = 0.3
 
 
 class Speed(NamedTuple):
-    """Of one thread."""
+    """The speed of one thread."""
 
     float32: float  # operations a second
     bfloat16: float

@@ -102,7 +102,7 @@ def learning_note(settings: Settings, weights: str) -> str | None:
 
 
 def size_note(settings: Settings, weights: str) -> str | None:
-    """What a run takes here, and a version; None where the weights are not here yet."""
+    """Say what a run takes here, and a version; None where the weights are not here yet."""
     if not weights or (estimate := sizes.estimate_here(settings, weights)) is None:
         return None
     version = estimate.version

@@ -18,8 +18,9 @@ from proxy.cli.app import app
 from proxy.cli.doctor import machine_checks
 from proxy.cli.doctor.facts import gather
 from proxy.cli.init import plan as init_plan
+from scripts.models import published
 from scripts.models import tiny as kinds
-from tests.harness import published_shapes, tiny
+from tests.harness import tiny
 
 
 def run(home: Path, *arguments: str) -> tuple[int, str]:
@@ -31,7 +32,7 @@ def run(home: Path, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_plan_in_words(tmp_path: Path) -> None:
-    file = published_shapes.write("8B", tmp_path)
+    file = published.write("8B", tmp_path)
     code, text = run(tmp_path, str(file), "--server", "vllm", "--gpu-gb", "24", "--ram-gb", "64")
     assert code == 0
     assert "qwen3, dense, 8.19 B parameters" in text and "at rank 16: 43.6 M numbers" in text
@@ -43,9 +44,9 @@ def test_a_plan_in_words(tmp_path: Path) -> None:
 
 def test_each_verdict_names_the_settings_that_exist(tmp_path: Path) -> None:
     names = {row.key for row in load({"home": tmp_path}, environ={}).describe()}
-    for name in published_shapes.CONFIGS:
+    for name in published.CONFIGS:
         for gb in (16, 24, 80):
-            file = published_shapes.write(name, tmp_path)
+            file = published.write(name, tmp_path)
             code, text = run(tmp_path, str(file), "--server", "ollama", "--gpu-gb", str(gb), "--ram-gb", "64", "--json")
             assert code == 0
             for way in json.loads(text)["ways"]:
@@ -104,7 +105,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def _answer(self, *, has_body: bool) -> None:
         self.paths.append(self.path)
-        body = json.dumps(published_shapes.CONFIGS["4B"]).encode()
+        body = json.dumps(published.CONFIGS["4B"]).encode()
         if not self.path.startswith("/owner/model/resolve/"):
             body = b""
         self.send_response(200 if body else 404)
@@ -144,7 +145,7 @@ def test_of_a_hub_only_the_config_is_downloaded(hub: type[Hub], tmp_path: Path) 
 
 
 def test_what_no_machine_here_can_train(tmp_path: Path) -> None:
-    file = published_shapes.write("31B", tmp_path)
+    file = published.write("31B", tmp_path)
     code, text = run(tmp_path, str(file), "--server", "vllm", "--gpu-gb", "16", "--ram-gb", "16")
     assert code == 0 and "vLLM itself does not fit" in text
     assert "No run fits here" in text and "Time" not in text

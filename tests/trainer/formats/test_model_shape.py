@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.models import tiny
-from tests.harness import published_shapes
+from scripts.models import published, tiny
 from trainer.formats.model_info import ProfileError
 from trainer.formats.model_shape import CacheLayer, read
 from trainer.policy import autoscale
@@ -30,18 +29,18 @@ def test_headers_and_config_say_the_same(kind: str, tmp_path: Path) -> None:
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("name", published_shapes.CONFIGS)
+@pytest.mark.parametrize("name", published.CONFIGS)
 def test_published_models_have_the_parameters_that_their_makers_count(name: str, tmp_path: Path) -> None:
-    shape = read(published_shapes.write(name, tmp_path))
-    assert shape.profile.total == pytest.approx(published_shapes.PARAMETERS[name], rel=0.005)
+    shape = read(published.write(name, tmp_path))
+    assert shape.profile.total == pytest.approx(published.PARAMETERS[name], rel=0.005)
     if name == "30B-A3B":
         assert shape.profile.active == pytest.approx(3.3e9, rel=0.03)
 
 
 def test_the_cache_of_each_kind_of_attention(tmp_path: Path) -> None:
-    dense = read(published_shapes.write("8B", tmp_path)).cache
+    dense = read(published.write("8B", tmp_path)).cache
     assert dense == [CacheLayer(2 * 8 * 128, 0)] * 36
-    mixed = read(published_shapes.write("31B", tmp_path)).cache
+    mixed = read(published.write("31B", tmp_path)).cache
     assert mixed.count(CacheLayer(2 * 16 * 256, 1024)) == 50  # sliding
     assert mixed.count(CacheLayer(2 * 4 * 512, 0)) == 10  # whose values are their keys
     narrow = read(tiny.make("deepseek_v3", tmp_path / "mla") / "config.json").cache
@@ -76,9 +75,9 @@ def test_what_is_not_a_model_is_one_sentence(text: str, reason: str, tmp_path: P
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="has no config.json: name a model's folder"):
+    with pytest.raises(ProfileError, match=r"has no config\.json: name a model's folder"):
         read(tmp_path)
-    with pytest.raises(ProfileError, match="There is no .*/nowhere/config.json"):
+    with pytest.raises(ProfileError, match=r"There is no .*/nowhere/config\.json"):
         read(tmp_path / "nowhere" / "config.json")
 
 

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from scripts.harness import large_llama
-from tests.harness import published_shapes, tiny
+from scripts.models import published
+from tests.harness import tiny
 from trainer.formats import gguf, model_shape
 from trainer.mis_po import Terms
 from trainer.policy import torch_load, torch_policy
@@ -112,13 +113,13 @@ def test_weights_are_what_is_loaded(tied, tmp_path):
 
 
 def test_four_bits_leave_embeddings_head_and_stacked_experts(tmp_path):
-    dense = model_shape.read(published_shapes.write("8B", tmp_path))
+    dense = model_shape.read(published.write("8B", tmp_path))
     linear = 36 * 4096 * (2 * 4096 + 2 * 1024 + 3 * 12288)
     embeddings, head = 151936 * 4096, 151936 * 4096
     assert linear_parameters(dense) == linear
     # 4.127 bits: 6 GB of layers; embeddings in 16 bits, the head in 32
     assert weights_bytes(dense, "4 bits") == pytest.approx(linear * 4.127 / 8 + 2 * embeddings + 4 * head, rel=0.001)
-    mixture = model_shape.read(published_shapes.write("30B-A3B", tmp_path))
+    mixture = model_shape.read(published.write("30B-A3B", tmp_path))
     experts = 48 * 128 * 3 * 2048 * 768
     assert weights_bytes(mixture, "4 bits") > 2 * experts
 
@@ -157,7 +158,7 @@ def test_the_cache_is_that_of_transformers(folder):
 
 
 def test_a_window_bounds_the_cache(tmp_path):
-    shape = model_shape.read(published_shapes.write("31B", tmp_path))
+    shape = model_shape.read(published.write("31B", tmp_path))
     short, long = cache_bytes(shape, 1024), cache_bytes(shape, 131_072)
     assert short == 2 * 1024 * (50 * 2 * 16 * 256 + 10 * 2 * 4 * 512)
     assert long - short == 2 * (131_072 - 1024) * 10 * 2 * 4 * 512
