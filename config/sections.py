@@ -252,6 +252,8 @@ class Train(Section):
     """Load the base model in 4 bits (QLoRA) for a run: a quarter of the memory, less exact, NVIDIA GPUs only."""
     trust_remote_code: tuple[str, ...] = ()
     """Models, as `train.weights` names them, whose own Python code may run here with your rights; read it before."""
+    offload: bool = False
+    """Keep frozen layers and the optimiser's state in the machine's memory, for a GPU too small for them; slower."""
     nice: int = Field(default=10, ge=0, le=19)
     """How far a run steps back for other processes; 19 is furthest, 0 not at all."""
     stand_still_s: float = Field(default=5.0, ge=0, le=600)

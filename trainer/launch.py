@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from config import presets
-from trainer import low_priority
+from trainer import estimate, low_priority
 from trainer.child_process import (
     AWAITED_NICE,
     LaunchError,
@@ -35,10 +35,11 @@ from trainer.child_process import (
     run_to_end,
     spawn,
 )
+from trainer.estimate import SERVERS, Duration, Estimate, EstimateRequest, Hardware, Way, rounds_products
 from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.manifest import verify as verify_adapter
-from trainer.formats.weights import DEFAULT_HUB_ID, local, out_of_reach
+from trainer.formats.weights import DEFAULT_HUB_ID, WeightsError, local, out_of_reach, shapes_of
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
@@ -47,6 +48,7 @@ from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, 
 from trainer.limits import GB, in_use
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan
+from trainer.policy.footprint import Workload
 from trainer.run.scalars import NO_SCALARS
 from trainer.serve.__main__ import KEY_VARIABLE
 
@@ -54,8 +56,13 @@ __all__ = [
     "DEFAULT_HUB_ID",
     "HINT",
     "IN_THE_CLEAR",
+    "SERVERS",
     "AdapterError",
     "BuiltinServer",
+    "Duration",
+    "Estimate",
+    "EstimateRequest",
+    "Hardware",
     "Job",
     "LanguageChoice",
     "LaunchError",
@@ -66,11 +73,14 @@ __all__ = [
     "Seal",
     "SealError",
     "ServerFormat",
+    "Way",
+    "Workload",
     "adapter_layers",
     "available",
     "can_stand_still",
     "child_environment",
     "default_threads",
+    "estimate_run",
     "is_sealed",
     "join_lessons",
     "last_line",
@@ -80,6 +90,8 @@ __all__ = [
     "out_of_reach",
     "parameters",
     "partial_path",
+    "rounds_products",
+    "run_seconds",
     "sealing_lacks",
     "standing",
     "teacher_words",
@@ -238,6 +250,22 @@ def parameters(weights: str | None) -> int | None:
         return None if folder is None else model_info.read(folder).total
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def estimate_run(spec: str, request: EstimateRequest) -> Estimate:
+    """Estimate what a run, the server beside it and a version of this model would take. `spec`: a folder, a
+    config.json, or a hub id; empty: the default model. Loads torch where no weights are here. Raises LaunchError."""
+    try:
+        return estimate.of(shapes_of(spec or DEFAULT_HUB_ID), request)
+    except (WeightsError, ValueError, KeyError, TypeError, OSError) as error:  # ProfileError is a ValueError
+        raise LaunchError(str(error)) from None
+    except ImportError as error:
+        raise LaunchError(f"{error}: pip install 'rlproxy[train]'.") from None
+
+
+def run_seconds(estimated: Estimate, threads: int = 0) -> Duration | None:
+    """Estimate the time of the advised way, with nothing else to do; None where no way fits, or without torch."""
+    return estimate.duration(estimated, threads or default_threads()[1])
 
 
 def default_threads() -> tuple[int, int]:

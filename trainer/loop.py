@@ -172,6 +172,7 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
             seed=spec.seed,
             compute=spec.compute,
             in_4bit=spec.load_in_4bit,
+            offload=spec.offload,
             server_format=spec.server_format,
         )
     except (RunError, AdapterError, OSError, MemoryError):

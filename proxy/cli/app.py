@@ -27,6 +27,7 @@ from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.lessons import lessons_app
+from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
 from proxy.cli.report.command import report_app
 from proxy.cli.service.command import service_app
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command()(init)
 for commands in (
+    plan_app,
     rate_app,
     learn_app,
     episodes_app,

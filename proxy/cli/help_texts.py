@@ -12,7 +12,7 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 SECTIONS: Final = {
-    "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor"),
+    "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor", "plan"),
     "Rate": ("good", "bad", "undo", "answers", "watch", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
@@ -41,6 +41,9 @@ EXAMPLES: Final = {
     "keys revoke": ("keys revoke phone",),
     "config show": ("config show", "config show --json"),
     "doctor": ("doctor", "doctor --bundle report.tar.gz"),
+    "plan": (
+        "plan", "plan Qwen/Qwen3-8B --gpu-gb 24 --server vllm", "plan config.json --gpu-gb 80 --ratings 64 --json",
+    ),
     "good": ("good", "good --session trip"),
     "bad": ("bad too long, use bullets", "bad --id rl-3ha20msqjac77bj925bkhklo"),
     "undo": ("undo", "undo --rater ann"),

@@ -168,6 +168,7 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "trust_remote_code": weights in train.trust_remote_code,
+        "offload": train.offload,
         "server_format": server_format,
         "preset": train.preset,
         "tune": "anew" if tune else train.tune,

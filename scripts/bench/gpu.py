@@ -3,6 +3,7 @@
     python -m scripts.bench.gpu [--device cuda|cpu] [--part bf16,…] [--arch qwen3|llama|gemma|moe] [--small]
 
 - `bf16` and `4bit`: log-probs and gradients beside float32
+- `offload`: frozen layers on the CPU beside layers on the card, and the peak that it saves
 - `tree`: FlexAttention against sequences one by one
 - `packing`: seconds of a tree against single sequences
 - `memory`: peak of a gradient
@@ -80,10 +81,11 @@ def random_model(folder: Path, arch: str, *, small: bool, device: str) -> Path:
     return folder
 
 
-def opened(path: Path, compute: Compute = "float32", *, in_4bit: bool = False) -> TorchPolicy:
+def opened(path: Path, compute: Compute = "float32", *, in_4bit: bool = False, offload: bool = False) -> TorchPolicy:
     policy = TorchPolicy(
-        path, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, compute=compute, in_4bit=in_4bit
-    )
+        path, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, compute=compute, in_4bit=in_4bit,
+        offload=offload,
+    )  # fmt: skip
     torch.manual_seed(0)
     with torch.no_grad():  # half of the gradients are 0 where B is
         for name, parameter in policy.trained.items():
@@ -124,6 +126,24 @@ def beside(path: Path, compute: Compute, *, in_4bit: bool = False) -> dict[str, 
     apart, leaning = np.abs(np.concatenate(score(other, said)) - exact), gradient(other, said)
     cosine = float(straight @ leaning / (np.linalg.norm(straight) * np.linalg.norm(leaning)))
     return {"mean_apart": float(apart.mean()), "most_apart": float(apart.max()), "cosine": cosine, "ok": cosine > 0.9}
+
+
+def offloaded(path: Path, compute: Compute) -> dict[str, Any]:
+    """Log-probs, gradients, and MiB at the peak, with layers on the card and with those that are fetched."""
+    results, peaks = [], []
+    for offload in (False, True):
+        torch.cuda.reset_peak_memory_stats()
+        policy = opened(path, compute, offload=offload)
+        replies = rows(policy, 6, 40, 24)
+        results.append((np.concatenate(score(policy, replies)), gradient(policy, replies)))
+        peaks.append(torch.cuda.max_memory_allocated() / 2**20)
+        del policy
+        torch.cuda.empty_cache()
+    (plain, straight), (fetched, leaning) = results
+    distance = float(np.abs(plain - fetched).max())
+    cosine = float(straight @ leaning / (np.linalg.norm(straight) * np.linalg.norm(leaning)))
+    return {"most_apart": distance, "cosine": cosine, "peak_mib": dict(zip(("card", "fetched"), peaks, strict=True)),
+            "ok": distance < 1e-3 and cosine > 0.999}  # fmt: skip
 
 
 def tree(path: Path, compute: Compute) -> dict[str, Any]:
@@ -221,7 +241,7 @@ def live() -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--part", default="bf16,4bit,tree,packing,memory,run,live")
+    parser.add_argument("--part", default="bf16,4bit,offload,tree,packing,memory,run,live")
     parser.add_argument("--arch", default="qwen3", choices=tuple(ARCHS))
     parser.add_argument("--small", action="store_true")
     asked = parser.parse_args()
@@ -238,6 +258,7 @@ def main() -> int:
     parts: dict[str, Callable[[], dict[str, Any]]] = {
         "bf16": lambda: beside(small_model, "bfloat16"),
         "4bit": lambda: beside(small_model, "bfloat16", in_4bit=True) if cuda else no_cuda,
+        "offload": lambda: offloaded(path, compute) if cuda else no_cuda,
         "tree": lambda: trees(small_model),
         "packing": lambda: packed_or_not(small_model, compute, small=not cuda),
         "memory": lambda: memory(small_model, compute),

@@ -241,12 +241,12 @@ def main() -> None:
     parser.add_argument("--reply-tokens", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        from trainer.policy import torch_memory
+        from trainer.policy import footprint
 
         if options.child in ("kept", "bf16"):
-            torch_memory.COMFORTABLE = 1 << 50
+            footprint.COMFORTABLE = 1 << 50
         if options.child == "tight":
-            torch_memory.SHARE_OF_FREE_MEMORY = 0.0
+            footprint.SHARE_OF_FREE_MEMORY = 0.0
         policy = load(options.weights, "bfloat16" if options.child == "bf16" else "float32")
         print(json.dumps(peak(policy, options.child, options.reply_tokens)))
         return

@@ -19,6 +19,7 @@ from scripts.docs import (
     tables_learning,
     tables_models,
     tables_ollama,
+    tables_sizes,
 )
 from scripts.docs.filling import has, put, settle
 
@@ -37,6 +38,7 @@ PAGES = (
     "docs/lab/ollama.md",
     "docs/lab/models.md",
     "docs/lab/languages.md",
+    "docs/lab/sizes.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
@@ -384,6 +386,8 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),
     "language_refusals": ("benchmarks/language_gates.json", tables_languages.refused),
     "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
+    "plan_check": ("benchmarks/plan_check.json", tables_sizes.plan_check),
+    "plan_published": ("benchmarks/plan_check.json", tables_sizes.plan_published),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),

@@ -30,6 +30,7 @@ PLAIN: Final = ("curl", "mkdir", "cp", "find", "du")
 ELSEWHERE: Final[Mapping[tuple[str, ...], str]] = {
     ("serve",): "it would not end; its settings are loaded and its backend made (test_server, test_loop run it)",
     ("init",): "it asks, and looks for real servers (tests/proxy/cli/init/test_command.py)",
+    ("plan",): "it asks a hub for a model that is not here (tests/proxy/cli/test_plan.py)",
     ("chat",): "it needs a terminal (tests/proxy/cli/test_chat.py)",
     ("service", "install"): "it changes the login (tests/proxy/cli/service)",
     ("service", "remove"): "the same",

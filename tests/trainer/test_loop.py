@@ -74,7 +74,7 @@ def test_a_run_on_a_mixture_of_experts_trains_its_attention(tmp_path):
 def test_recomputing_activations_changes_no_bit_of_a_run(tmp_path, model, lines, monkeypatch):
     found = []
     for name, comfortable in (("kept", 1 << 30), ("recomputed", 0)):
-        monkeypatch.setattr("trainer.policy.torch_memory.COMFORTABLE", comfortable)
+        monkeypatch.setattr("trainer.policy.footprint.COMFORTABLE", comfortable)
         result, events = go(tiny.run_folder(tmp_path / name / "run", model, lines))
         assert result["status"] == "passed", result["reason"]
         (on,) = [e["value"] for e in of(events, "choice") if e["name"] == "gradient_checkpointing"]

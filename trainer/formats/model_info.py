@@ -19,6 +19,7 @@ PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_to
 UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")  # two matrices in the MLP instead of three
 ROUTERS = ("gate", "router", "shared_expert_gate")  # what picks the experts, as models call it
 STACKED = ("experts", "switch_mlp")  # the routed experts: transformers', mlx-lm's
+BY_HEADERS = "counted in the headers of its safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def measure(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -
     """`tensors`: dtype and number of elements by name; may be empty."""
     text = {**config, **(config.get("text_config") or {})}  # where a model sees pictures too
     architecture = str(text.get("model_type") or config.get("model_type") or "unknown")
-    experts, per_token = _first_number(text, EXPERTS), _first_number(text, PER_TOKEN)
+    experts, per_token = first_number(text, EXPERTS), first_number(text, PER_TOKEN)
     if experts == 1:
         experts = 0
     in_experts = [name for name in tensors if not is_router(name) and _segments(name) & set(STACKED)]
@@ -65,7 +66,7 @@ def measure(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -
     if tensors and all(dtype.startswith(("F", "BF")) for dtype, _ in tensors.values()):
         total = sum(size for _, size in tensors.values())
         routed = sum(tensors[name][1] for name in in_experts)
-        source = "counted in the headers of its safetensors"
+        source = BY_HEADERS
     else:
         total, routed = _by_dimensions(text, architecture, experts)
         source = "computed from the dimensions in config.json"
@@ -186,7 +187,7 @@ def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
     return sum(n >= first and n not in plain and (n + 1) % step == 0 for n in range(layers))
 
 
-def _first_number(config: Mapping[str, Any], keys: Iterable[str]) -> int:
+def first_number(config: Mapping[str, Any], keys: Iterable[str]) -> int:
     return next((int(config[key]) for key in keys if isinstance(config.get(key), int)), 0)
 
 

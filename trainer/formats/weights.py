@@ -84,6 +84,28 @@ def local(spec: str) -> Path | None:
     return _hub_cached(spec) if spec.count("/") == 1 else None
 
 
+def shapes_of(spec: str) -> Path:
+    """The least that tells the model's shapes: its folder where it is on this machine, else its config.json.
+    `spec`: a folder, a config.json, or a hub id. May download that one file. Raises WeightsError."""
+    path = Path(spec).expanduser()
+    if path.exists():
+        return path
+    if (folder := local(spec)) is not None:
+        return folder
+    _hub_id(spec)
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(cached := try_to_load_from_cache(spec, "config.json"), str):
+        return Path(cached)
+    if (problem := _hub_problem(spec)) is not None:
+        raise WeightsError(f"Cannot get the config.json of {spec}, because {problem}: name a config.json by its path.")
+    try:
+        return Path(hf_hub_download(spec, "config.json"))
+    except (HfHubHTTPError, OSError) as error:
+        raise WeightsError(f"The download of {spec}'s config.json stopped ({_first_line(error)}).") from error
+
+
 def out_of_reach(spec: str) -> str | None:
     """Why `spec` can neither be found here nor be downloaded, in one sentence; None where it can. Downloads nothing."""
     if spec in ("", DEFAULT_HUB_ID) or local(spec) is not None:  # the default model is on PyPI, too

@@ -70,6 +70,7 @@ class RunSpec:
     compute: Compute = "auto"  # what the base model computes in
     load_in_4bit: bool = False
     trust_remote_code: bool = False  # code in the folder of the weights may run
+    offload: bool = False  # frozen layers and the optimiser's state stay in the machine's memory
     server_format: ServerFormat = "peft"  # in which the server loads what trains
     preset: str = "balanced"
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +113,7 @@ def read_spec(folder: Path) -> RunSpec:
             compute=raw.get("compute", "auto"),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
             trust_remote_code=raw.get("trust_remote_code") is True,
+            offload=bool(raw.get("offload", False)),
             server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
             overrides=dict(raw.get("overrides", {})),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 States = NDArray[np.float32]  # (T, H) what the model has made of a prompt before each token of a reply
 
-UNRELATED = 640  # tokens; a CPU takes fewer (torch_memory), see docs/lab/training-log.md
+UNRELATED = 640  # tokens; a CPU takes fewer (footprint), see docs/lab/training-log.md
 MOSTLY_SHARED = 0.5  # of a sequence; sharing less saves less than recomputing activations of a large one may cost
 
 

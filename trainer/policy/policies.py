@@ -55,14 +55,16 @@ def open_policy(
     seed: int,
     compute: Compute = "auto",
     in_4bit: bool = False,
+    offload: bool = False,
     server_format: ServerFormat = "peft",
 ) -> Policy:
     """The weights loaded, wearing the parent adapter or a new one."""
     if framework == "mlx":
-        if in_4bit or compute == "bfloat16":
+        if in_4bit or offload or compute == "bfloat16":
             raise RunError(
-                "MLX computes in float32, and packs nothing itself: leave train.compute and train.load_in_4bit as they "
-                "are. To train on a base of 4 bits, name one that mlx-lm has quantised."
+                "MLX computes in float32, in the one memory that a Mac has, and packs nothing itself: leave "
+                "train.compute, train.offload and train.load_in_4bit as they are. To train on a base of 4 bits, name "
+                "one that mlx-lm has quantised."
             )
         from trainer.policy.mlx_policy import MlxPolicy
 
@@ -79,5 +81,6 @@ def open_policy(
         seed=seed,
         compute=compute,
         in_4bit=in_4bit,
+        offload=offload,
         server_format=server_format,
     )

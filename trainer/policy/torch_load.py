@@ -4,7 +4,7 @@ Owns which format and why, loading in it (in 4 bits, too), and what is refused. 
 adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. On a CPU
 that multiplies in bf16, the steps and the gate round the products of frozen layers. What goes between layers stays in
 fp32. What is compared with the server is computed in fp32 before.
-Not here: the adapter (torch_policy), how memory is planned (torch_memory).
+Not here: the adapter (torch_policy), how memory is planned (footprint).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from trainer.formats import model_code
 from trainer.io.run_folder import Compute, RunError
+from trainer.policy.footprint import WIDE
 
 MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilities()
-WIDE = 256  # columns; narrower layers are no faster in bf16
 
 
 def choose_compute(setting: Compute, device: str) -> tuple[torch.dtype, str]:
@@ -119,7 +119,7 @@ def _in_4bit(weights: Path, device: str, compute: torch.dtype) -> Any:
         bnb_4bit_compute_dtype=compute,
     )
     # Not peft's prepare_model_for_kbit_training: it makes embeddings and norms fp32, which needs memory for nothing
-    # (norms compute in fp32 anyway), and turns recomputation on, which torch_memory decides. peft freezes the base.
+    # (norms compute in fp32 anyway), and turns recomputation on, which footprint decides. peft freezes the base.
     return AutoModelForCausalLM.from_pretrained(
         weights,
         dtype=compute,

@@ -13,6 +13,7 @@ import contextlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,16 @@ from transformers.utils import logging as transformers_logging
 from config.presets import Preset
 from trainer.formats import model_code, model_info, server_layers
 from trainer.formats.lora_files import load_tensors, save_adapter
+from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
-from trainer.policy import autoscale, eos, torch_load, torch_midway, tree, tree_attention
+from trainer.policy import autoscale, eos, torch_load, torch_midway, torch_offload, tree, tree_attention
+from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
-from trainer.policy.torch_memory import FreedMemory, MemoryPlan, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -52,6 +55,7 @@ class TorchPolicy:
         seed: int,
         compute: Compute = "auto",
         in_4bit: bool = False,
+        offload: bool = False,
         server_format: ServerFormat = "peft",
     ) -> None:
         self._server_format = server_format
@@ -68,7 +72,11 @@ class TorchPolicy:
         self.choices.append(("compute", str(dtype).removeprefix("torch."), reason))
         if in_4bit:
             self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
-        causal = torch_load.load(weights, self.device, dtype, in_4bit=in_4bit)
+        self._offloads = False
+        if offload:
+            self._offloads, reason = torch_offload.applies(self.device, in_4bit=in_4bit)
+            self.choices.append(("offload", self._offloads, reason))
+        causal = torch_load.load(weights, "cpu" if self._offloads else self.device, dtype, in_4bit=in_4bit)
         # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
         self._ends = eos.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
         causal.generation_config = GenerationConfig(eos_token_id=self._ends)
@@ -76,12 +84,17 @@ class TorchPolicy:
         self._profile = model_info.read(weights)
         self.model = self._with_adapter(causal, preset, parent)
         self.model.eval()
+        if self._offloads:
+            torch_offload.stay(self.model, self.device)
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         assert self.trained, "no parameter is trainable"
         self._causal: Any = self.model.get_base_model()
         self._scale_logits = _logit_scaling(self._causal.config)
         self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
-        self._optimiser = torch.optim.AdamW(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
+        make = torch_offload.OptimiserOnCpu if self._offloads else torch.optim.AdamW
+        self._optimiser = make(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
+        # What its state is of: the parameters, or copies of them.
+        self._stepped = dict(zip(self.trained, self._optimiser.param_groups[0]["params"], strict=True))
         self._check_head()
         self._kernel, reason = tree_attention.prepare(self._causal, self.device, max_seq_len=preset.max_seq_len)
         layout = reason if self._kernel else f"{reason}: rows of like length, padded to the longest"
@@ -156,6 +169,8 @@ class TorchPolicy:
         name = f"worn-{adapter.name.replace('.', '-')}"
         with _peft():
             self.model.load_adapter(str(adapter), adapter_name=name)
+        if self._offloads:
+            torch_offload.to_device(self.model, self.device)
         try:
             self.model.set_adapter(name)
             yield
@@ -166,7 +181,9 @@ class TorchPolicy:
 
     def round_products(self) -> str | None:
         reason, head = torch_load.products_in_bf16(self._compute, self.device), self._causal.get_output_embeddings()
-        return reason if reason and torch_load.round_products(self.model, head) else None
+        is_rounded = reason is not None and torch_load.round_products(self.model, head) > 0
+        self._freed_memory.give_back(most=0)  # of the scoring before, and of what was rounded
+        return reason if is_rounded else None
 
     # --- log-probs ---
 
@@ -344,7 +361,7 @@ class TorchPolicy:
 
     def optimiser(self) -> State:
         state: State = {}
-        for name, p in self.trained.items():
+        for name, p in self._stepped.items():
             for key, value in self._optimiser.state.get(p, {}).items():
                 state[f"{key}/{name}"] = value.detach().cpu().numpy().copy()
         return state
@@ -355,13 +372,18 @@ class TorchPolicy:
         for key, value in optimiser.items():
             field, name = key.split("/", 1)
             tensor = torch.from_numpy(np.array(value))
-            p = self.trained[name]
+            p = self._stepped[name]
             # AdamW keeps its step count on the CPU.
             self._optimiser.state[p][field] = tensor if field == "step" else tensor.to(p.device)
 
     def _plan_memory(self, preset: Preset) -> MemoryPlan:
         """How large a micro-batch may be, and from where on activations are recomputed instead of kept."""
-        plan = MemoryPlan.of(self._causal.config.get_text_config(), self.device, max_seq_len=preset.max_seq_len)
+        config = self._causal.config.get_text_config()
+        width = mlp_width({**config.to_dict(), "hidden_size": config.hidden_size})
+        each = token_bytes(config.num_hidden_layers, config.hidden_size, width)
+        plan = MemoryPlan.of(each, self.device, free_bytes(self.device), max_seq_len=preset.max_seq_len)
+        if self._offloads:  # what is kept for the way back would keep the copies of weights, too
+            plan = replace(plan, largest_kept=0, kept_reason="layers are on the CPU, so none are kept")
         self.choices.append(("micro_batch", plan.largest, plan.reason))
         recomputes = plan.recomputes(plan.largest)
         reason = f"above {plan.largest_kept} tokens a micro-batch: {plan.kept_reason}"

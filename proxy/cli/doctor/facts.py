@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import psutil
 
 from config.settings import Settings
+from proxy.cli import plan
 from proxy.cli.agents import drift
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
@@ -23,7 +24,7 @@ from proxy.core.address_file import owner
 from proxy.training.system_load import Machine
 from store.file import driver, integrity, schema
 from store.file.lock import NAME as LOCK
-from trainer.launch import PriorityState, standing
+from trainer.launch import Estimate, PriorityState, standing
 
 State = Literal["ok", "note", "problem", "unknown"]
 GB: Final = 2**30
@@ -58,6 +59,7 @@ class DoctorFacts:
     database: Literal["none", "clear", "encrypted"] = "none"
     standing: PriorityState | None = None  # how far a run steps back
     damage: str | None = None  # what was found to be wrong with it, as the note beside it says
+    estimate: Estimate | None = None  # of a run; None where the weights are not here
 
 
 def gather(settings: Settings) -> DoctorFacts:
@@ -82,7 +84,7 @@ def gather(settings: Settings) -> DoctorFacts:
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url), _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
-        integrity.noted(settings.home / schema.NAME),
+        integrity.noted(settings.home / schema.NAME), plan.estimate_here(settings, settings.train.weights),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import FILE_NAME
+from proxy.cli import plan
 from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts
 from proxy.training.throttle import longest
 from trainer.launch import can_stand_still
@@ -26,8 +27,10 @@ def memory(facts: DoctorFacts) -> DoctorCheck:
     if facts.gpu_gb is not None:
         line += f"; {facts.gpu_gb:.1f} GB free on the GPU"
         line += f", {train.min_free_gpu_gb:g} are asked for (train.min_free_gpu_gb)" if train.min_free_gpu_gb else ""
+    line += f"; {plan.short(facts.estimate)}" if facts.estimate is not None else ""
     gpu_short = facts.gpu_gb is not None and facts.gpu_gb < train.min_free_gpu_gb
-    if free >= train.min_free_memory_gb and not gpu_short:
+    never_fits = facts.estimate is not None and facts.estimate.advised is None
+    if free >= train.min_free_memory_gb and not gpu_short and not never_fits:
         return DoctorCheck("memory", "ok", line)
     fix = "end what needs it; train.share_gpu lets the model rest while a run trains; train.hours trains at night"
     return DoctorCheck("memory", "note", line, fix)

@@ -20,6 +20,7 @@ from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.backends import make_backend
 from proxy.backends.ollama import format_of, release_of
+from proxy.cli import plan as sizes
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home
 from proxy.cli.agents.connection import Change
@@ -83,6 +84,7 @@ def make(home: Path, choices: Choices) -> InitPlan:
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
     notes += [note for note in (choices.offer_note, choices.folder_note) if note]
     notes += [note] if (note := learning_note(loaded.settings, choices.weights, choices.release)) else []
+    notes += [note] if (note := size_note(loaded.settings, choices.weights)) else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
 
@@ -101,6 +103,15 @@ def learning_note(settings: Settings, weights: str, release: str = "") -> str | 
     except AdapterError as error:
         return f"Answers are kept and rated, and nothing can train. {error}"
     return None if layers is None else f"What trains: {layers}."
+
+
+def size_note(settings: Settings, weights: str) -> str | None:
+    """Say what a run takes here, and a version; None where the weights are not here yet."""
+    if not weights or (estimate := sizes.estimate_here(settings, weights)) is None:
+        return None
+    version = estimate.version
+    size = f"; a version is {version.form} of {sizes.size_text(version.served)}" if version else ""
+    return f"{sizes.short(estimate, sentence=True)}{size}."
 
 
 def settings_text(text: str, choices: Choices) -> str:

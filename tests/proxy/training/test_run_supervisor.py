@@ -120,7 +120,7 @@ async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
     order = json.loads((folder / "run.json").read_text())
     assert order["version"] == 1 and order["parent"] == 0 and order["adapters"] == {} and order["weights"] == "/nowhere"
     assert order["gate"]["base_nll_rise"] == 0.3 and order["preset"] == "balanced"
-    assert (order["compute"], order["load_in_4bit"]) == ("auto", False)
+    assert (order["compute"], order["load_in_4bit"], order["offload"]) == ("auto", False, False)
     samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     assert len(samples) == 4
     one = samples[0]

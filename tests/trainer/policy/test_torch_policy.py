@@ -189,7 +189,7 @@ def test_a_foreign_adapters_dropout_is_off_where_activations_are_recomputed(mode
     policy.save(tmp_path)
     about = json.loads((tmp_path / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps(about | {"lora_dropout": 0.5}))
-    monkeypatch.setattr("trainer.policy.torch_memory.SHARE_OF_FREE_MEMORY", 0.0)
+    monkeypatch.setattr("trainer.policy.footprint.SHARE_OF_FREE_MEMORY", 0.0)
     warm = tiny.policy(model, parent=tmp_path)
     assert ("gradient_checkpointing", True) in [choice[:2] for choice in warm.choices]
     noise = np.random.default_rng(0)
@@ -256,7 +256,7 @@ def test_micro_batches_add_up_to_the_batch(model):
 
 def test_checkpointed_gradients_are_the_same(model, monkeypatch):
     kept = tiny.policy(model)
-    monkeypatch.setattr("trainer.policy.torch_memory.SHARE_OF_FREE_MEMORY", 0.0)
+    monkeypatch.setattr("trainer.policy.footprint.SHARE_OF_FREE_MEMORY", 0.0)
     recomputed = tiny.policy(model)
     assert ("gradient_checkpointing", True) in [choice[:2] for choice in recomputed.choices]
     recomputed.wear(kept.adapter())

@@ -163,7 +163,7 @@ def test_recomputed_activations_give_the_same_gradient(policy, tmp_path, monkeyp
     away_from_start(policy)
     rows = conversation(np.random.default_rng(3))
     kept = taught(policy, [rows], rows)
-    monkeypatch.setattr("trainer.policy.torch_memory.SHARE_OF_FREE_MEMORY", 0.0)
+    monkeypatch.setattr("trainer.policy.footprint.SHARE_OF_FREE_MEMORY", 0.0)
     other = tiny.policy(tmp_path)
     assert ("gradient_checkpointing", True) in [choice[:2] for choice in other.choices]
     other.wear(policy.adapter())
