@@ -233,7 +233,7 @@ def test_pictures_count() -> None:
 
 
 def test_a_command_above_a_summary() -> None:
-    """mistral-vibe, whose context was full when the line was typed: it sums up first, and writes that below the line."""
+    """mistral-vibe, whose context was full as the line was typed: it sums up first, and writes that below the line."""
     system = {"role": "system", "content": "You help users get complex tasks done. Act directly and proactively."}
     before = {"role": "user", "content": "You are continuing a trajectory.\n\n<previous_user_messages>"}
     question, command = {"role": "user", "content": "q"}, {"role": "user", "content": "/rl bad too long"}
