@@ -1,9 +1,9 @@
-"""What is left of a run in a model file no larger than the one it was trained on.
+"""A run stored in a model file no larger than the one that it was trained on: how much of it is left.
 
 `python -m scripts.research.version_size RUN_FOLDER ADAPTER [--types Q4_0 Q4_1 Q8_0]` takes a run that has ended, its
-samples, and its adapter. It stores the weights in each type, then adds the adapter to them in several ways. For each way
-it measures, over the samples' replies, how far log-probs are from those of the quantised weights with the whole adapter,
-and how much of the distance between liked and disliked replies is left. benchmarks/version_size.json gets the figures.
+samples, and its adapter. It stores the weights in each type, and adds the adapter to them in several ways. *Off* is
+the mean distance of the replies' log-probs to those of the quantised weights with the whole adapter. *Margin* is by how
+much liked replies rose over disliked ones. benchmarks/version_size.json gets the figures.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Replies:
 
 
 def deltas_of(adapter: Path) -> dict[str, Floats]:
-    """What the adapter adds to each layer, (out, in)."""
+    """The adapter's change of each layer, (out, in)."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     rank = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
     tensors = load_file(adapter / "adapter_model.safetensors")
@@ -74,14 +74,12 @@ def stored(weights: Floats, kind: Type) -> Floats:
 
 
 def on_grid(weights: Floats, delta: Floats, kind: Type) -> Floats:
-    """As merge_gguf does it."""
+    """The way of merge_gguf."""
     rows = gguf.quantize(weights, kind)
     return np.asarray(gguf.dequantize(grid.shifted(rows, kind, delta, np.random.default_rng(0)), kind), np.float32)
 
 
-def measure(
-    model: torch.nn.Module, replies: Replies, deltas: Mapping[str, Floats], kind: Type
-) -> dict[str, Any]:
+def measure(model: torch.nn.Module, replies: Replies, deltas: Mapping[str, Floats], kind: Type) -> dict[str, Any]:
     layers = dict(model.named_modules())
     whole = {name: layers[name].weight.detach().numpy().copy() for name in deltas}
     base = {name: stored(weights, kind) for name, weights in whole.items()}
