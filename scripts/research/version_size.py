@@ -34,9 +34,9 @@ Store = Callable[[str], Floats]  # the weights of a layer, by its name
 class Replies:
     """The replies of a run's samples, and what the model gives their tokens."""
 
-    def __init__(self, model: torch.nn.Module, run: Path) -> None:
+    def __init__(self, model: torch.nn.Module, run: Path, most: int) -> None:
         lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-        self._model, self._lines = model, [line for line in lines if line["exact"]]
+        self._model, self._lines = model, [line for line in lines if line["exact"]][:most]
         self.liked = np.concatenate([[line["reward"] > 0] * len(line["token_ids"]) for line in self._lines])
 
     @torch.no_grad()
@@ -121,12 +121,13 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a run whose samples are exact")
     parser.add_argument("adapter", type=Path, help="the adapter that it made")
     parser.add_argument("--types", nargs="+", default=["Q4_0", "Q4_1", "Q8_0"])
+    parser.add_argument("--samples", type=int, default=1000, help="at most so many of the run's, the newest first")
     arguments = parser.parse_args()
     record = circumstances()
     weights = json.loads((arguments.run / "run.json").read_text())["weights"]
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(resolve(weights).path, dtype=torch.float32).eval()
-    replies, deltas = Replies(model, arguments.run), deltas_of(arguments.adapter)
+    replies, deltas = Replies(model, arguments.run, arguments.samples), deltas_of(arguments.adapter)
     record["types"] = {kind: measure(model, replies, deltas, Type[kind]) for kind in arguments.types}
     OUT.write_text(json.dumps(record, indent=1) + "\n")
 
