@@ -75,8 +75,8 @@ def ema(baseline: float, rewards: Sequence[float], decay: float) -> float:
 class Band:
     """Bounds of log ρ̄ of a reply: the given band, widened to three deviations of serving noise and never narrowed.
 
-    With mean μ and deviation σ of log x known from n tokens, the mean over the T tokens of a reply is within
-    3σ√(1/T + 1/n) of μ. σ itself is taken larger by its own standard error, 1/√(2n).
+    Mean μ and deviation σ of log x are known from n tokens. The mean over the T tokens of a reply is within
+    3σ√(1/T + 1/n) of μ. σ is taken larger by its own standard error, 1/√(2n).
     """
 
     low: float  # of ρ̄, not its log

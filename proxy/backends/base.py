@@ -186,8 +186,8 @@ class Backend(Protocol):
 
     @property
     def growth(self) -> str | None:
-        """One sentence on what a version takes there beside the model that it is made of; None where versions are not
-        whole models, or nobody knows. Blocking: it may look at files."""
+        """One sentence on the size of a version beside its model. None where versions are not whole models, or where
+        nobody knows. Blocking: it may look at files."""
 
     @property
     def leftovers(self) -> LeftoverVersions | None:

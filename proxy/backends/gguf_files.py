@@ -28,7 +28,7 @@ Q8_0, Q8_0_BITS, F16_BITS = 8, 8.5, 16.0
 LARGE: Final = (0, 1, 30)  # F32, F16, BF16: a change survives in them
 # Types that a tensor keeps when it is changed, or that become one as large: those of LARGE, Q4_0, Q4_1, Q5_0, Q5_1,
 # Q8_0, Q4_K, Q5_K, Q6_K.
-KEPT: Final = frozenset((*LARGE, 2, 3, 6, 7, Q8_0, 12, 13, 14))
+SIZE_KEEPING: Final = frozenset((*LARGE, 2, 3, 6, 7, Q8_0, 12, 13, 14))
 _CHANGED: Final = re.compile(r"blk\.\d+\.(attn|ffn)_(q|k|v|qkv|output|gate|up|down)\.weight")
 
 
@@ -103,7 +103,7 @@ def growth_line(base: Path) -> str | None:
     size, tensors = stat.st_size, _layers(base, stat.st_size, stat.st_mtime_ns)
     if tensors is None:
         return None
-    if not (growing := [tensor for tensor in tensors if tensor.kind not in KEPT]):
+    if not (growing := [tensor for tensor in tensors if tensor.kind not in SIZE_KEEPING]):
         most = whole_size(base)
         largest = f" (at most {most / MB:,.0f} MB, once it has learned much)" if most > size else ""
         return f"a version is a model of {size / MB:,.0f} MB, as large as the one that it is made of{largest}"

@@ -1,7 +1,7 @@
 """Our own wishes that servers have refused, so that not every request is asked twice.
 
-Owns what is remembered: by model, format, members, and what else the request has (its shape), for a while, and until a
-server there is gone. Log-probs that are refused beside tools are asked for where there are none. What one version
+Owns what is remembered, for a while and until a server there is gone. Its key is model, format, members, and the
+request's shape: what else it has. Log-probs that are refused beside tools are asked for where there are none. What one version
 refuses, all do. A wish that is refused by a status of its own is told from a server that fails for another reason.
 Which wishes there are is codecs', and when a request is asked again is asking's.
 """
@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
 
 
 def shape_of(body: Mapping[str, Any], *, streams: bool) -> frozenset[str]:
-    """What of a request may be why a server refuses our wishes beside it."""
+    """Find the members of a request that may be why a server refuses our wishes."""
     names = frozenset([name for name in SHAPING if body.get(name)])
     return names | {"stream"} if streams else names
 

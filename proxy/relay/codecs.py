@@ -50,7 +50,7 @@ class Codec(ABC):
     @property
     @abstractmethod
     def shape(self) -> frozenset[str]:
-        """What of the request may be why a server refuses our wishes."""
+        """Members of the request that may be why a server refuses our wishes."""
 
     @abstractmethod
     def body(self, model_members: Mapping[str, bytes], *, asking: bool) -> bytes:

@@ -31,7 +31,7 @@ def ratings_threshold(train: Train, last: Run | None, previous_count: int) -> tu
     """How many fresh ratings start a run, and why that many; `previous_count` of them were there before the last run.
 
     A run that published nothing gave its ratings back. The same ones would end the same way, so half as many new
-    ones must have come; where the run itself said how many it waits for, that many.
+    ones must have come. Where the run itself said how many it waits for, that many must have.
     """
     if last is not None and (missing := _missing_answers(last)):
         threshold = previous_count + missing

@@ -62,7 +62,7 @@ def token_shares(found: Mapping[str, Any]) -> str:
 
 
 def version_size(found: Mapping[str, Any]) -> str:
-    """What is left of a run in files of several sizes."""
+    """The table of what is left of a run in files of several sizes."""
     heads = "weights in | stored in | nats off | liked over disliked, nats"
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     for kind, one in found["types"].items():

@@ -1,9 +1,9 @@
-"""What is left of a run in a model file no larger than the one it was trained on.
+"""A run stored in a model file no larger than the one that it was trained on: how much of it is left.
 
 `python -m scripts.research.version_size RUN_FOLDER ADAPTER [--types Q4_0 Q4_1 Q8_0]` takes a run that has ended, its
-samples, and its adapter. It stores the weights in each type, then adds the adapter to them in several ways. For each way
-it measures, over the samples' replies, how far log-probs are from those of the quantised weights with the whole adapter,
-and how much of the distance between liked and disliked replies is left. benchmarks/version_size.json gets the figures.
+samples, and its adapter. It stores the weights in each type, and adds the adapter to them in several ways. *Off* is
+the mean distance of the replies' log-probs to those of the quantised weights with the whole adapter. *Margin* is by how
+much liked replies rose over disliked ones. benchmarks/version_size.json gets the figures.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Store = Callable[[str], Floats]  # the weights of a layer, by its name
 class Replies:
     """The replies of a run's samples, and what the model gives their tokens."""
 
-    def __init__(self, model: torch.nn.Module, run: Path) -> None:
+    def __init__(self, model: torch.nn.Module, run: Path, most: int) -> None:
         lines = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-        self._model, self._lines = model, [line for line in lines if line["exact"]]
+        self._model, self._lines = model, [line for line in lines if line["exact"]][:most]
         self.liked = np.concatenate([[line["reward"] > 0] * len(line["token_ids"]) for line in self._lines])
 
     @torch.no_grad()
@@ -56,7 +56,7 @@ class Replies:
 
 
 def deltas_of(adapter: Path) -> dict[str, Floats]:
-    """What the adapter adds to each layer, (out, in)."""
+    """The adapter's change of each layer, (out, in)."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     rank = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
     tensors = load_file(adapter / "adapter_model.safetensors")
@@ -74,7 +74,7 @@ def stored(weights: Floats, kind: Type) -> Floats:
 
 
 def on_grid(weights: Floats, delta: Floats, kind: Type) -> Floats:
-    """As merge_gguf does it."""
+    """The way of merge_gguf."""
     rows = gguf.quantize(weights, kind)
     return np.asarray(gguf.dequantize(grid.shifted(rows, kind, delta, np.random.default_rng(0)), kind), np.float32)
 
@@ -121,12 +121,13 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a run whose samples are exact")
     parser.add_argument("adapter", type=Path, help="the adapter that it made")
     parser.add_argument("--types", nargs="+", default=["Q4_0", "Q4_1", "Q8_0"])
+    parser.add_argument("--samples", type=int, default=1000, help="at most so many of the run's, the newest first")
     arguments = parser.parse_args()
     record = circumstances()
     weights = json.loads((arguments.run / "run.json").read_text())["weights"]
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(resolve(weights).path, dtype=torch.float32).eval()
-    replies, deltas = Replies(model, arguments.run), deltas_of(arguments.adapter)
+    replies, deltas = Replies(model, arguments.run, arguments.samples), deltas_of(arguments.adapter)
     record["types"] = {kind: measure(model, replies, deltas, Type[kind]) for kind in arguments.types}
     OUT.write_text(json.dumps(record, indent=1) + "\n")
 

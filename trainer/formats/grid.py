@@ -2,7 +2,7 @@
 
 Owns the codes inside ggml's blocks, read and written in place. A LoRA moves a weight by a hundredth of a step: to the
 nearest point of the grid, all of it is lost. So of a change of a hundredth, one weight in a hundred moves by a whole
-step, at random: their sum is right, and what is not is noise (`python -m scripts.research.version_size` measures it).
+step, at random. Their sum is right; the rest is noise (`python -m scripts.research.version_size` measures it).
 Not here: which tensors change, and whether it is done (merge_gguf). Source: ggml-common.h and ggml-quants.c.
 """
 
@@ -40,7 +40,7 @@ def shifted(rows: Bytes, kind: Type, delta: Array, numbers: np.random.Generator)
 
 
 class ShiftCost(NamedTuple):
-    """What `shifted` would make of a change. Energies are sums of squares."""
+    """Effect of `shifted` on a change. Energies are sums of squares."""
 
     share: float  # of the change, that stays on average: weights at the end of their grid do not go beyond it
     noise: float  # energy that is added at random
@@ -113,7 +113,7 @@ def write_codes(blocks: Bytes, codes: Codes, kind: Type) -> Bytes:
 
 
 def _parts(blocks: Bytes, kind: Type) -> tuple[Any, Any]:
-    """Of types with nibbles: these as (blocks, groups, 1, bytes), and the fifth bits as (blocks, groups, 2, bytes)."""
+    """Split types with nibbles: these as (blocks, groups, 1, bytes), and the fifth bits as (blocks, groups, 2, bytes)."""
     count, first = len(blocks), _codes_begin(kind)
     groups, size = (4, 32) if kind in (Type.Q4_K, Type.Q5_K) else (1, 16)
     nibbles = blocks[:, first : first + groups * size].reshape(count, groups, 1, size)

@@ -220,7 +220,7 @@ def _type_for(tensor: _Tensor) -> Type:
     assert tensor.delta is not None
     delta = tensor.delta.rows(sample_rows)
     candidates = [stored_type] if stored_type in WRITABLE else []
-    candidates += [other for other in LARGER if _bits(other) >= _bits(stored_type) and other != stored_type]
+    candidates += [kind for kind in LARGER if _bits(kind) >= _bits(stored_type) and kind != stored_type]
     for candidate in candidates:
         if width % gguf.GGML_QUANT_SIZES[candidate][0]:
             continue

@@ -81,24 +81,29 @@ class Template:
         return self._render(messages, None, None, AS_IS)
 
     def calling_reply(self, line: Mapping[str, Any], prompt: Sequence[int]) -> tuple[int, ...]:
-        """The tokens of a reply with tool calls whose bytes its server did not tell: as its template writes it after
-        this prompt, or as the weights' does. Raises BadLine where that is not as long as what the server counted.
+        """The tokens of a reply with tool calls whose bytes its server did not tell.
+
+        They are as its template writes them after this prompt, or as the weights' does. Raises BadLine where that is
+        not as long as what the server counted.
         """
         whole = line.get("served_reply")
         if isinstance(whole, Mapping) and isinstance(line.get("served"), Mapping):
-            before, after = self._text_of(line["served"]), self._text_of(whole)
+            prompt_text, whole_text = self._text_of(line["served"]), self._text_of(whole)
         else:
             chat = with_calls(line["messages"], line["reply"])
-            before, after = self._spell(prompt), self._spell(self.prompt(chat, line.get("tools"), _kwargs_of(line)))
-        text, end, _ = after.removeprefix(before).partition(self._spell([self.end]))
-        if not after.startswith(before) or not end:
+            prompt_text = self._spell(prompt)
+            whole_text = self._spell(self.prompt(chat, line.get("tools"), _kwargs_of(line)))
+        text, end, _ = whole_text.removeprefix(prompt_text).partition(self._spell([self.end]))
+        if not whole_text.startswith(prompt_text) or not end:
             raise BadLine(
                 "a tool call without its bytes: the template writes the conversation otherwise once the call is in it"
             )
         reply, count = self.reply(text, ended=True), line.get("reply_tokens")
         if count not in (len(reply), len(reply) - 1):  # some servers do not count the end
-            counted = f"the server counted {count:,}" if type(count) is int else "the server did not count"
-            raise BadLine(f"a tool call without its bytes: the template writes it in {len(reply):,} tokens, {counted}")
+            count_text = f"the server counted {count:,}" if type(count) is int else "the server did not count"
+            raise BadLine(
+                f"a tool call without its bytes: the template writes it in {len(reply):,} tokens, {count_text}"
+            )
         return reply
 
     def _text_of(self, rendered: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def refusals(lines: Sequence[Mapping[str, Any]], template: Template, *, max_seq_
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """What a run that starts from `parent` would judge replies by."""
+    """Rules by which a run that starts from `parent` would judge replies."""
 
     preset: Preset
     parent: int
@@ -53,8 +53,8 @@ def unlikely_replies(
     """The places of answers whose words a run would refuse, with the reason; and why nobody can tell yet, or None. The
     policy wears the run's parent.
 
-    The newest are looked at, as far as it is affordable. The rules are a run's own: reply_checks for what is captured
-    without exact ids, and the band of acceptance for all whose log-probs the server gave.
+    The newest are looked at, as far as it is affordable. The rules are a run's own. Those of reply_checks are for
+    what is captured without exact ids, and acceptance's band for all whose log-probs the server gave.
     """
     index_of = {str(line.get("completion")): index for index, line in enumerate(lines)}
     read = _affordable_replies(lines, template, policy, run_filter, parameters)

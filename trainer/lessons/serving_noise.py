@@ -23,7 +23,7 @@ COMPARISON: Final = "the comparison of the server with the weights"
 
 
 class NoiseMeasurement(NamedTuple):
-    """What log x was over tokens that the model itself had just sampled."""
+    """Mean and deviation of log x over tokens that the model itself had just sampled."""
 
     source: str
     mean: float  # nats
@@ -63,10 +63,10 @@ def choose(
 ) -> BandChoice:
     """Choose the band. The first of `replies` with ENOUGH tokens decides; else all measurements do together.
 
-    `fits_paper`: the paper's own band lets every reply through. Then too few tokens are no reason to wait.
+    `fits_paper`: the paper's own band lets every reply through. Then nothing waits for more tokens.
     """
-    alone = next((measurement for measurement in replies if measurement.tokens >= ENOUGH), None)
-    noise = alone or _pool([*replies, comparison])
+    sufficient = next((measurement for measurement in replies if measurement.tokens >= ENOUGH), None)
+    noise = sufficient or _pool([*replies, comparison])
     if noise.tokens < FEWEST:
         few = f"{noise.tokens} of {FEWEST} tokens are known, which are too few to calibrate on"
         if fits_paper:
@@ -91,10 +91,10 @@ def missing_answers(missing_tokens: int, known_tokens: int, answers: int) -> int
 
 def _pool(measurements: Sequence[NoiseMeasurement]) -> NoiseMeasurement:
     """All of these as one: what is between their means counts as noise, too."""
-    known = [measurement for measurement in measurements if measurement.tokens]
-    tokens = sum(measurement.tokens for measurement in known)
+    measured = [measurement for measurement in measurements if measurement.tokens]
+    tokens = sum(measurement.tokens for measurement in measured)
     if not tokens:
         return NoiseMeasurement("nothing", 0.0, 0.0, 0)
-    mean = sum(measurement.tokens * measurement.mean for measurement in known) / tokens
-    square = sum(m.tokens * (m.deviation**2 + (m.mean - mean) ** 2) for m in known) / tokens
-    return NoiseMeasurement(", and of ".join(m.source for m in known), mean, math.sqrt(square), tokens)
+    mean = sum(measurement.tokens * measurement.mean for measurement in measured) / tokens
+    square = sum(m.tokens * (m.deviation**2 + (m.mean - mean) ** 2) for m in measured) / tokens
+    return NoiseMeasurement(", and of ".join(m.source for m in measured), mean, math.sqrt(square), tokens)

@@ -49,7 +49,7 @@ def test_a_version_as_large_as_its_model_is_said_to_be(tmp_path: Path, type: Typ
 def test_why_a_version_is_larger_than_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A type that rlproxy only reads, as IQ4_XS."""
     base = make_base(tmp_path / "base.gguf", "llama", Type.Q4_1)
-    monkeypatch.setattr(gguf_files, "KEPT", gguf_files.KEPT - {int(Type.Q4_1)})
+    monkeypatch.setattr(gguf_files, "SIZE_KEEPING", gguf_files.SIZE_KEEPING - {int(Type.Q4_1)})
     line = str(gguf_files.growth_line(base))
     assert "a model of up to" in line and "14 of its 14 layers have 5.0 bits a weight" in line and "only reads" in line
     assert gguf_files.growth_line(tmp_path / "none.gguf") is None
