@@ -1,6 +1,7 @@
 """Ollama's Modelfile, as /api/show gives it: what one more model has to repeat to be like this one.
 
-Owns its syntax. Source: Ollama's `parser/parser.go` and `server/images.go` of August 2026.
+Owns its syntax, and in which form a release takes a version. Source: Ollama's `parser/parser.go`
+and `server/images.go` of August 2026.
 """
 
 from __future__ import annotations
@@ -10,6 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from trainer.launch import ServerFormat
+
+NO_ADAPTERS: Final = (0, 34, 1)  # the first release that takes no LoRA
 
 _COMMAND: Final = re.compile(
     r"^(?:(?P<name>FROM|TEMPLATE|SYSTEM|RENDERER|PARSER|LICENSE|ADAPTER|REQUIRES)"
@@ -95,3 +100,14 @@ def _add(parameters: dict[str, Any], key: str, text: str) -> None:
         parameters[key] = json.loads(text)
     except (ValueError, RecursionError):  # a stranger's brackets may go deeper than Python follows
         parameters[key] = text
+
+
+def release_of(version: str) -> tuple[int, ...] | None:
+    """The numbers of a release; None for a build that does not say them, which calls itself 0.0.0."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
+
+
+def format_of(release: tuple[int, ...] | None) -> ServerFormat:
+    """In which it takes a version; of a build that does not say its release as the newest do."""
+    return "merged" if release is None or release >= NO_ADAPTERS else "gguf"

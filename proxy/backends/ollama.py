@@ -32,7 +32,7 @@ from proxy.backends.base import (
     ServedModel,
 )
 from proxy.backends.installed import InstalledVersions
-from proxy.backends.modelfile import Modelfile, parse
+from proxy.backends.modelfile import Modelfile, format_of, parse, release_of
 from proxy.backends.ollama_prompts import ollama_request
 from proxy.backends.openai import LONG_CALL_BYTES, OpenAICompatible
 from proxy.backends.origins import Origins
@@ -46,7 +46,6 @@ log = structlog.get_logger()
 
 URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
-NO_ADAPTERS: Final = (0, 34, 1)  # the first that takes no LoRA
 RENDERS: Final = (0, 11, 5)  # the first that tells how it renders a prompt
 COPIES: Final = 3  # of a whole model at Ollama while it makes one: what was sent, llama-quantize's, the new layer
 LONG_S: Final = 3600.0  # to take in a large model, or to load it from a slow disk
@@ -484,17 +483,6 @@ class Ollama(OpenAICompatible):
         """The model and its versions, those that are in memory."""
         names = {name for name, _ in await self.listed("/api/ps")}
         return {tag for tag in names if tag == self._model or self._installed.entry(tag) is not None}
-
-
-def release_of(version: str) -> tuple[int, ...] | None:
-    """The numbers of a release; None for a build that does not say them, which calls itself 0.0.0."""
-    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    return tuple(map(int, numbers.groups())) if numbers and any(map(int, numbers.groups())) else None
-
-
-def format_of(release: tuple[int, ...] | None) -> ServerFormat:
-    """In which it takes a version; of a build that does not say its release as the newest do."""
-    return "merged" if release is None or release >= NO_ADAPTERS else "gguf"
 
 
 def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:

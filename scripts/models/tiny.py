@@ -125,12 +125,53 @@ def make(
     model.config.architectures = [type(model).__name__]
     model.save_pretrained(folder)
     file = folder / "config.json"
-    extras = _CONFIG_EXTRAS.get(kind, {}) | (_WIDE_EXTRAS.get(kind, {}) if wide else {})
+    extras = {**_CONFIG_EXTRAS.get(kind, {}), **(_WIDE_EXTRAS.get(kind, {}) if wide else {})}
     file.write_text(json.dumps({**json.loads(file.read_text()), **extras}))
+    _copy_tokenizer(tokenizer, folder)
+    return folder
+
+
+# Kinds that also see or hear, and the kind of their text part.
+SEEING: Final[Mapping[str, str]] = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "llama4": "llama4_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
+_SENSES: Final[Mapping[str, Any]] = {
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16,
+    "num_key_value_heads": 2, "depth": 1, "num_heads": 2, "out_hidden_size": 64, "image_size": 32,
+    "global_head_dim": 16,
+    "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64, "pixel_shuffle_ratio": 0.5,
+    "output_proj_dims": 64,
+}  # fmt: skip
+
+
+def make_seeing(
+    kind: str, folder: Path, *, tokenizer: Path | None = None, vocabulary: int = VOCABULARY, seed: int = 0
+) -> Path:
+    """Write a whole model that sees or hears, too, as the hub has them: its text part has names of its own there."""
+    import torch
+    from transformers import AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    torch.manual_seed(seed)
+    config = CONFIG_MAPPING[kind]
+    parts = {"text_config": config_of(SEEING[kind], vocabulary=vocabulary).to_dict()}
+    for name in ("vision_config", "audio_config"):
+        if (part := getattr(config(), name, None)) is not None:
+            sizes = part.to_dict()
+            parts[name] = sizes | {key: value for key, value in _SENSES.items() if key in sizes}
+    AutoModelForImageTextToText.from_config(config(**parts)).save_pretrained(folder)
+    _copy_tokenizer(tokenizer, folder)
+    return folder
+
+
+def _copy_tokenizer(tokenizer: Path | None, folder: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja") if tokenizer else ():
         assert tokenizer is not None
         shutil.copy(tokenizer / name, folder / name)
-    return folder
 
 
 def make_unknown(folder: Path) -> Path:

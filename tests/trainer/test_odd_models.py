@@ -3,9 +3,16 @@
 import json
 
 import pytest
+from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
 
+from scripts.models import tiny as tiny_models
 from tests.harness import tiny
 from tests.trainer.runs import go, of
+from trainer.formats.gguf import convert
+from trainer.formats.mlx_layout import convert as to_mlx
+from trainer.formats.server_layers import lora_layers
+from trainer.serve.batched_lora import read_adapter
 
 CONFIGURATION = """
 from pathlib import Path
@@ -52,8 +59,8 @@ def test_code_of_a_model_does_not_run(tmp_path, with_code):
     assert result["status"] == "failed" and not marker.exists()
     assert result["reason"] == (
         f"{model} is a kind of model that only configuration_own.py, modeling_own.py in its folder can load, and "
-        "rlproxy runs no code of a model. Read that code; where you trust it, add the model to train.trust_remote_code, as "
-        "train.weights names it."
+        "rlproxy runs no code of a model. Read that code; where you trust it, add the model to train.trust_remote_code, "
+        "as train.weights names it."
     )
 
 
@@ -83,3 +90,24 @@ def test_whatever_transformers_raises_is_one_sentence(tmp_path, changes, cause, 
     assert result["reason"].startswith(f"{model} cannot be trained here: it did not load with an adapter (")
     assert cause in result["reason"] and "Its ratings are kept" in result["reason"]
     assert "Traceback" in capfd.readouterr().err, "the whole of it is in trainer.log"
+
+
+def test_a_model_that_also_sees_leaves_an_adapter_with_the_names_of_its_files(tmp_path):
+    """transformers loads Qwen3.5's text part alone, with other names. All such kinds: tests/models."""
+    model = tiny_models.make_seeing("qwen3_5", tmp_path / "model", vocabulary=259)
+    tiny.tokenizer().save_pretrained(model)
+    lines = tiny.sample_lines(model, count=6, tokens=6)
+    result, events = go(tiny.run_folder(tmp_path / "run", model, lines, server_format="gguf"))
+    assert result["status"] == "passed", result["reason"]
+    assert {name.partition(".layers.")[0] for name in lora_layers(tmp_path / "out" / "v0001")} == {
+        "model.language_model"
+    }
+    assert [event["value"] for event in of(events, "choice") if event["name"] == "shared_prefixes"] == ["blocks"]
+    causal = AutoModelForCausalLM.from_pretrained(model)
+    served = read_adapter("a", tmp_path / "out" / "v0001", causal)
+    assert {name.partition(".layers.")[0] for name in served.pairs} == {"model"}, "as the built-in server has it"
+    convert(tmp_path / "out" / "v0001", model, tmp_path / "a.gguf")
+    to_mlx(tmp_path / "out" / "v0001", tmp_path / "mlx")
+    assert all(
+        name.startswith("language_model.model.layers.") for name in load_file(tmp_path / "mlx" / "adapters.safetensors")
+    )

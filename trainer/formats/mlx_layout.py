@@ -23,9 +23,11 @@ from safetensors.numpy import load_file, save_file
 
 from trainer.formats import peft_folder
 from trainer.formats.manifest import AdapterError
+from trainer.formats.model_info import PART
 from trainer.io.run_folder import sync_folder
 
 ALL_LAYERS: Final = -1  # what mlx-lm's own trainer writes for that
+MLX_PART: Final = "language_model.model."  # as PART in mlx-lm's models of several parts
 _BLOCK: Final = re.compile(r"(?:.+\.)?layers\.\d+\.(?P<key>.+)", re.DOTALL)
 _SIDE: Final = re.compile(r"\.lora_[AB]\.weight$")
 
@@ -56,8 +58,9 @@ def convert(adapter: Path, out: Path) -> None:
         keys.add(match["key"])
         # One scale for the folder: what differs goes into B. A layer of `keys` without tensors stays as it is.
         b = pair.b if pair.scale == first.scale else pair.b * np.float32(pair.scale / first.scale)
-        tensors[f"{module}.lora_a"] = np.ascontiguousarray(pair.a.T)  # (in, r)
-        tensors[f"{module}.lora_b"] = np.ascontiguousarray(b.T)  # (r, out)
+        name = f"{MLX_PART}{module.removeprefix(PART)}" if module.startswith(PART) else module
+        tensors[f"{name}.lora_a"] = np.ascontiguousarray(pair.a.T)  # (in, r)
+        tensors[f"{name}.lora_b"] = np.ascontiguousarray(b.T)  # (r, out)
     config = {
         "fine_tune_type": "lora",
         "num_layers": ALL_LAYERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")  # two ma
 ROUTERS = ("gate", "router", "shared_expert_gate")  # what picks the experts, as models call it
 STACKED = ("experts", "switch_mlp")  # the routed experts: transformers', mlx-lm's
 BY_HEADERS = "counted in the headers of its safetensors"
+PART = "model.language_model."  # how the modules of the part that writes begin in a model of several
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +118,19 @@ def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
     return shapes
 
 
+def part_that_writes(weights: Path, modules: Collection[str]) -> bool:
+    """Tell whether these modules are of the text part alone, loaded from a model that sees or hears: its files, and so
+    its adapters, have the names in PART where the modules have plain ones."""
+    return not any(name.startswith(PART) for name in modules) and any(
+        name.startswith(PART) for name in linear_shapes(weights)
+    )
+
+
 def _module(tensor: str) -> str:
     """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
     module = tensor.removesuffix(".weight")
     text_module = module.removeprefix("language_model.model.")
-    return module if text_module == module else f"model.language_model.{text_module}"
+    return module if text_module == module else f"{PART}{text_module}"
 
 
 def _headers(weights: Path) -> dict[str, tuple[str, int]]:

@@ -14,15 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from config.presets import Preset
-from trainer import mis_po, objectives
+from trainer import mis_po, objectives, serving_noise
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import serving_noise
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.lesson import PushedSample, ReadSample, ScoredSample
 from trainer.lessons.samples import Sample
-from trainer.lessons.serving_noise import BandChoice
 from trainer.mis_po import OFF, Band, Bools, Floats, Verdict
+from trainer.serving_noise import BandChoice
 
 FRESH_FAULT = 0.7  # acceptance of fresh replies under which serving, not learning, is at fault
 

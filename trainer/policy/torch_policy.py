@@ -29,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 
 from config.presets import Preset
 from trainer.formats import model_code, model_info, server_layers
-from trainer.formats.lora_files import load_tensors, save_adapter
+from trainer.formats.lora_files import LOADING, load_tensors, save_adapter
 from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
@@ -82,6 +82,7 @@ class TorchPolicy:
         causal.generation_config = GenerationConfig(eos_token_id=self._ends)
         self._weights_name = weights.name
         self._profile = model_info.read(weights)
+        self._is_part = model_info.part_that_writes(weights, [name for name, _ in causal.named_modules()])
         self.model = self._with_adapter(causal, preset, parent)
         self.model.eval()
         if self._offloads:
@@ -113,7 +114,9 @@ class TorchPolicy:
             layers = server_layers.lora_layers(parent)
             server_layers.require_loadable(parent, layers, self._config, self._server_format)
             with _peft():
-                model = PeftModel.from_pretrained(causal, parent, adapter_name=TRAINED, is_trainable=True)
+                model = PeftModel.from_pretrained(
+                    causal, parent, adapter_name=TRAINED, is_trainable=True, **self._key_mapping
+                )
             config = model.peft_config[TRAINED]
             if (config.r, float(config.lora_alpha)) != (preset.rank, preset.alpha):
                 reason = f"the parent adapter's; the preset's {preset.rank} would need a new adapter"
@@ -152,7 +155,13 @@ class TorchPolicy:
             self.choices.append(("layers left out", autoscale.last_names(left_out), autoscale.NOT_WORN))
         if len(layers) == len(linears) and not self._profile.mixture:
             return "all-linear"
-        return autoscale.short_names(layers, linears)
+        names = autoscale.short_names(layers, linears)
+        # From the layers on: then the same names are found in the part and in the whole model.
+        return [name.removeprefix("model.") for name in names] if self._is_part else names
+
+    @property
+    def _key_mapping(self) -> dict[str, Any]:
+        return {"key_mapping": LOADING} if self._is_part else {}
 
     def _freeze_experts(self, model: Any) -> None:
         """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
@@ -168,7 +177,7 @@ class TorchPolicy:
             return
         name = f"worn-{adapter.name.replace('.', '-')}"
         with _peft():
-            self.model.load_adapter(str(adapter), adapter_name=name)
+            self.model.load_adapter(str(adapter), adapter_name=name, **self._key_mapping)
         if self._offloads:
             torch_offload.to_device(self.model, self.device)
         try:
@@ -433,7 +442,7 @@ class TorchPolicy:
         return [_until_end(row, self._ends) for row in out.tolist()]
 
     def save(self, folder: Path) -> None:
-        save_adapter(self.model, TRAINED, folder, base_name=self._weights_name)
+        save_adapter(self.model, TRAINED, folder, base_name=self._weights_name, is_part=self._is_part)
 
 
 @contextlib.contextmanager

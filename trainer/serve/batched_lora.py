@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainer.formats import peft_folder
+from trainer.formats.model_info import PART
 
 
 @dataclass(frozen=True, eq=False)  # two loads of one folder are two adapters
@@ -33,11 +34,15 @@ def read_adapter(name: str, folder: Path, model: nn.Module) -> BatchedAdapter:
     """Raises AdapterError, with the reason, for whatever this model cannot wear exactly."""
     linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
     shapes = {key: (module.out_features, module.in_features) for key, module in linears.items()}
+    # The text part alone of a model that also sees: its adapters have the names of the whole model.
+    whole = {key.replace("model.", PART, 1): key for key in linears if not key.startswith(PART)}
+    shapes |= {name: shapes[key] for name, key in whole.items()}
     lora = peft_folder.read(folder, shapes, load_file, lambda tensor: bool(torch.isfinite(tensor).all()))
     pairs = {}
     for module, pair in lora.pairs.items():
-        weight = linears[module].weight
-        pairs[module] = pair.a.to(weight).contiguous(), (pair.b.to(weight) * pair.scale).t().contiguous()
+        key = module if module in linears else whole[module]
+        weight = linears[key].weight
+        pairs[key] = pair.a.to(weight).contiguous(), (pair.b.to(weight) * pair.scale).t().contiguous()
     return BatchedAdapter(name, folder, pairs)
 
 

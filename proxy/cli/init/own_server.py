@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import psutil
 
 from proxy.backends import gguf_files
-from proxy.backends.ollama import COPIES, format_of, release_of
+from proxy.backends.modelfile import format_of, release_of
+from proxy.backends.ollama import COPIES
 from proxy.cli.init.discovery import DiscoveredServer
 from proxy.cli.init.environment import ThisMachine
 

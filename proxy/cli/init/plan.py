@@ -19,7 +19,7 @@ import tomlkit
 from config.errors import SettingsError
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.backends import make_backend
-from proxy.backends.ollama import format_of, release_of
+from proxy.backends.modelfile import format_of, release_of
 from proxy.cli import plan as sizes
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home

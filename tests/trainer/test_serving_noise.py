@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from trainer.lessons import serving_noise
-from trainer.lessons.serving_noise import COMPARISON, ENOUGH, FEWEST, NoiseMeasurement, choose, measure
+from trainer import serving_noise
 from trainer.mis_po import CLIP, Band
+from trainer.serving_noise import COMPARISON, ENOUGH, FEWEST, NoiseMeasurement, choose, measure
 
 PAPER = Band(0.996, 1.001)
 NOTHING = serving_noise.from_comparison(None)
