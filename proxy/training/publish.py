@@ -108,8 +108,8 @@ class Publisher:
         self._events.emit("problem", message=reason)
 
     async def _go_live(self, adapter: Adapter) -> None:
-        """A backend that is down for a moment is asked again; then the version waits for `promote`, or gives its
-        ratings back where it cannot be loaded."""
+        """A backend that is down for a moment is asked again; then the version waits for `promote`. One that cannot be
+        loaded gives its ratings back."""
         await self._gpu_sharing.awake()
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
@@ -140,8 +140,8 @@ class Publisher:
             log.error("version waits", version=adapter.version, error=str(error))
 
     async def _give_back(self, adapter: Adapter, error: ProxyError) -> None:
-        """What cannot be loaded has cost nobody a rating. While an unlearning trains anew, the version only waits:
-        its ratings would start the same run again at once."""
+        """A version that cannot be loaded has cost nobody a rating. While an unlearning trains anew, the version only
+        waits: its ratings would start the same run again at once."""
         rebuild = await self._store.unlearning.state()
         if adapter.run_id is None or (rebuild is not None and rebuild.over is None):
             log.error("version waits", version=adapter.version, error=str(error))

@@ -31,7 +31,7 @@ def clients(found: dict[str, Any]) -> str:
 
 
 def side_turns(found: dict[str, Any]) -> str:
-    """What clients ask for themselves, and by which rules it was told."""
+    """Requests that clients send for themselves, and the rules that know them."""
     lines = ["| client | version | format | asks for itself | requests | known by | rated right |", "|---" * 7 + "|"]
     known = [(read(FOLDER / one["file"]), one) for one in found.values()]
     for driver, one in sorted(known, key=lambda pair: pair[0].name.lower()):

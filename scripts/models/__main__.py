@@ -37,7 +37,7 @@ def llamacpp_rows(kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def rows_of(server: str) -> Callable[[Sequence[str]], Iterator[dict[str, Any]]]:
-    """What tries the kinds before a server; each needs another environment."""
+    """The trial of the kinds before a server; each needs another environment."""
     if server == "vllm":
         from scripts.models import vllm
 

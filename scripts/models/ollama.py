@@ -41,7 +41,7 @@ LOG_PROBS: Final = (0, 12, 11)  # the first Ollama that says them
 
 
 class TextReference:
-    """What transformers and PEFT say after the prompts, with the adapter and without."""
+    """Log-probs and texts of transformers and PEFT after the prompts, with the adapter and without."""
 
     def __init__(self, base: Path, model: Any) -> None:
         import torch

@@ -1,6 +1,6 @@
 """A tiny model with a random adapter by transformers and PEFT: what each server is compared with.
 
-Owns the adapter, on the layers that a run would train for that server, and the measure: the largest difference of a
+Owns the adapter, on the layers that a run would train for that server. The measure is the largest difference of a
 log-prob of the next token, in nats.
 """
 

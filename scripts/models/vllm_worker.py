@@ -1,7 +1,7 @@
 """Tiny models in vLLM, one after the other in this process: run by its own environment's Python (scripts.models.vllm).
 
-`python vllm_worker.py FOLDER KIND …` prints one line a kind: what vLLM says of the next token after each prompt,
-without the adapter and with it, or why it does not.
+`python vllm_worker.py FOLDER KIND …` prints one line a kind: log-probs of the next token after each prompt, without the
+adapter and with it, or why there are none.
 """
 
 from __future__ import annotations

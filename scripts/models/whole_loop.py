@@ -242,7 +242,7 @@ async def swaps(served: Serving, live: int) -> dict[str, Any]:
 
 
 def swap_lines(served: Serving) -> list[str]:
-    """What rlproxy's own log says of each swap: seconds by step."""
+    """Lines of rlproxy's own log about each swap, with seconds by step."""
     return [line for line in served.log.splitlines() if re.search(r"\bswap\b", line)]
 
 

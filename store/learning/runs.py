@@ -21,7 +21,7 @@ from store.records import Adapter, Run, RunStatus
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
-BEFORE = "baselines_before"  # the newest published run, and both baselines before it
+BASELINES = "baselines_before"  # the newest published run, and both baselines before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +98,8 @@ def publish(
             to_json(adapter.manifest),
         ),
     )  # fmt: skip
-    before = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
-    meta.set_meta(db, BEFORE, {"run": run_id, "baselines": before})
+    baselines = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
+    meta.set_meta(db, BASELINES, {"run": run_id, "baselines": baselines})
     if baseline is not None:
         meta.set_meta(db, BASELINE, float(baseline))
         if (of_episodes := result.get("episode_baseline_after")) is not None:
@@ -108,7 +108,7 @@ def publish(
 
 
 def give_back(db: sqlite3.Connection, run_id: int, reason: str) -> None:
-    """The server cannot load the version that this run has published last: its samples are fresh again, the baseline is
+    """The server cannot load the version that this run has published last. Its samples are fresh again, the baseline is
     as before it, and the version never goes live by itself. All or nothing."""
     row = db.execute("SELECT status, version FROM runs WHERE id = ?", (run_id,)).fetchone()
     if row is None:
@@ -117,9 +117,9 @@ def give_back(db: sqlite3.Connection, run_id: int, reason: str) -> None:
         raise RunEnded(f"The run {run_id} has no version to give back ({row['status']}).")
     db.execute("UPDATE runs SET status = 'failed', reason = ? WHERE id = ?", (reason, run_id))
     versions.withdraw(db, row["version"], reason, "rlproxy")
-    before = meta.read_meta(db, BEFORE, {})
-    if before.get("run") == run_id:
-        for key, value in before["baselines"].items():
+    stored = meta.read_meta(db, BASELINES, {})
+    if stored.get("run") == run_id:
+        for key, value in stored["baselines"].items():
             meta.set_meta(db, key, value)
     meta.set_meta(db, versions.WAITING, None)
 

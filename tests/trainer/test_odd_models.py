@@ -59,8 +59,8 @@ def test_code_of_a_model_does_not_run(tmp_path, with_code):
     assert result["status"] == "failed" and not marker.exists()
     assert result["reason"] == (
         f"{model} is a kind of model that only configuration_own.py, modeling_own.py in its folder can load, and "
-        "rlproxy runs no code of a model. Read that code; where you trust it, add the model to train.trust_remote_code, "
-        "as train.weights names it."
+        "rlproxy runs no code of a model. Read that code; where you trust it, add the model to "
+        "train.trust_remote_code, as train.weights names it."
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from trainer.formats.model_info import PART
 from trainer.formats.peft_folder import PREFIX
 
-ALONE, IN_PART = f"{PREFIX}model.", f"{PREFIX}{PART}"  # how names begin in memory and in the files of such a model
+IN_MEMORY, IN_FILES = f"{PREFIX}model.", f"{PREFIX}{PART}"  # how names begin in memory and in the files of such a model
 LOADING = {rf"^{re.escape(PART)}": "model."}  # what PEFT is told when it loads one; it takes its own prefix off before
 
 
@@ -28,7 +28,7 @@ def save_adapter(model: Any, name: str, folder: Path, *, base_name: str, is_part
     """`is_part`: the model is the text part alone of one that also sees or hears, whose names the files shall have."""
     tensors = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     if is_part:
-        tensors = {key.replace(ALONE, IN_PART, 1): value for key, value in tensors.items()}
+        tensors = {key.replace(IN_MEMORY, IN_FILES, 1): value for key, value in tensors.items()}
     arrays = {key: value.detach().to("cpu", torch.float32).contiguous() for key, value in tensors.items()}
     save_file(arrays, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = model.peft_config[name]

@@ -119,7 +119,7 @@ def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
 
 
 def part_that_writes(weights: Path, modules: Collection[str]) -> bool:
-    """Tell whether these modules are of the text part alone, loaded from a model that sees or hears: its files, and so
+    """Tell whether these modules are of the text part alone, loaded from a model that sees or hears. Its files, and so
     its adapters, have the names in PART where the modules have plain ones."""
     return not any(name.startswith(PART) for name in modules) and any(
         name.startswith(PART) for name in linear_shapes(weights)

@@ -57,11 +57,11 @@ def _listed_layers(kind: str, server_format: ServerFormat) -> Callable[[str], bo
     if (reason := server.refused.get(kind)) is not None:
         raise AdapterError(f"This model is a {kind}, and {server.release} {reason}. {ELSEWHERE}")
     left_out = server.left_out.get(kind, frozenset())
-    known = None if server.names is None else server.names | server.more_names.get(kind, frozenset())
+    listed = None if server.names is None else server.names | server.more_names.get(kind, frozenset())
 
     def is_listed(name: str) -> bool:
         last = name.rpartition(".")[2]
-        return last not in left_out and (known is None or last in known)
+        return last not in left_out and (listed is None or last in listed)
 
     return is_listed
 

@@ -14,7 +14,7 @@ from trainer.io.run_folder import ServerFormat
 
 
 class ServerList(NamedTuple):
-    """What one server takes. Kinds are config.json's `model_type`; layers are last names, as `q_proj`."""
+    """A server's own list. Kinds are config.json's `model_type`; layers are last names, as `q_proj`."""
 
     release: str  # that was read, or run
     refused: Mapping[str, str]  # kinds without any LoRA, and why: the end of a sentence

@@ -91,8 +91,8 @@ def _lay_out(root: _Run, pieces: Sequence[Sequence[tuple[_Run, int]]]) -> Forest
 
 
 def as_rows(forest: Forest) -> tuple[Ints, Ints]:
-    """(B, L) the tree's nodes by sequence, padded on the right with each one's last; and (S,) where each node is in
-    that, rows flattened: in the first sequence that it is part of."""
+    """(B, L) the tree's nodes by sequence, padded on the right with each one's last. And (S,) where each node is in
+    that, rows flattened, in the first sequence that it is part of."""
     width = max(map(len, forest.paths))
     rows = np.stack([np.pad(path, (0, width - len(path)), mode="edge") for path in forest.paths])
     place = np.zeros(len(forest.ids), np.int64)

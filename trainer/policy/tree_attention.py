@@ -1,11 +1,11 @@
 """Attention over a prefix tree, as transformers models take it: each token sees its ancestors and nothing else.
 
 Owns the attention function, and the question whether a model may use it: asked of its config, then proved on four
-short sequences. A model that may not keeps rows padded to the longest, and says why. On the CPU it is SDPA in blocks of
-rows, each with only the columns that one of them sees: within a layer's window, and beside its sink. Layers that read
-one token after the other (linear attention, short convolutions, state spaces) get the tree as its sequences, and give
-one state a token back. On CUDA it is FlexAttention (written, not run: see docs/lab/benchmarks.md). Not here: what the
-tree is (tree).
+short sequences. A model that may not keeps rows padded to the longest, and says why. On the CPU it is SDPA in blocks
+of rows, each with only the columns that one of them sees. Those are within a layer's window, and beside its sink. Some
+layers read one token after the other (linear attention, short convolutions, state spaces). They get the tree as its
+sequences, and give one state a token back. On CUDA it is FlexAttention (written, not run: see docs/lab/benchmarks.md).
+Not here: what the tree is (tree).
 """
 
 from __future__ import annotations
