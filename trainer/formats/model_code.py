@@ -1,7 +1,7 @@
 """Python code that comes in a model's folder: none runs, unless a person has named this very model.
 
 Owns what transformers is told about it, and the sentence where it would have to run. `trust` holds for this process.
-Source: transformers' `trust_remote_code`. Not here: the setting (config.sections, `train.trust_remote_code`).
+Source: transformers' `trust_remote_code`. Not here: the setting (config.sections).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The model's head, a few rows at a time: what is computed from logits, without ever holding all of them.
 
-Owns the chunks. A reply token's logits are (V,), 50,000 to 250,000 numbers, and what becomes of them is one: its
-log-prob. So each chunk of rows goes from hidden states to its numbers. Their slopes with respect to the hidden states
-are taken while the logits are still there. The backward pass is then one product. The head itself is frozen: no
-gradient goes to it. Not here: what a row's number is (torch_policy).
+Owns the chunks, and the numbers of a row. A reply token's logits are (V,), 50,000 to 250,000 numbers, and what becomes
+of them is one: its log-prob. So each chunk of rows goes from hidden states to its numbers. Their slopes with respect
+to the hidden states are taken while the logits are still there. The backward pass is then one product. The head itself
+is frozen: no gradient goes to it. Not here: which rows there are (torch_policy).
 """
 
 from __future__ import annotations
@@ -39,6 +39,34 @@ def recomputed_by_rows(hidden: Tensor, score: Score, vocabulary: int) -> Tensor:
     *recomputed, last = chunks(len(hidden), vocabulary)
     values = [checkpoint(score, hidden[part], part, use_reentrant=False) for part in recomputed]
     return torch.cat([*values, score(hidden[last], last)])
+
+
+def log_probs_of(logits: Tensor, target: Tensor) -> Tensor:
+    """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
+    return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
+
+
+def entropies(logits: Tensor) -> Tensor:
+    """(n, V) -> (n,)"""
+    return logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
+
+
+def many_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """log-softmax (n, V) at the ids (n, K)."""
+    return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
+
+
+def support_mass(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
+    """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
+    ordered, order = logits.sort(-1, descending=True)  # (n, V)
+    rank = torch.arange(ordered.shape[-1], device=logits.device)
+    ordered = ordered.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], -torch.inf)
+    shares = ordered.softmax(-1)
+    mass_above = shares.cumsum(-1) - shares  # mass of the likelier tokens
+    mask = (mass_above < top_p[:, None]) & ordered.isfinite()  # the first always
+    place = (order == target[:, None]).to(torch.int8).argmax(-1)
+    mass = torch.where(mask, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
+    return torch.where(mask.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
 
 
 class _ByRows(torch.autograd.Function):

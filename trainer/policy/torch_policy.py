@@ -38,7 +38,15 @@ from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
-from trainer.policy.torch_head import by_rows, chunks, recomputed_by_rows
+from trainer.policy.torch_head import (
+    by_rows,
+    chunks,
+    entropies,
+    log_probs_of,
+    many_log_probs,
+    recomputed_by_rows,
+    support_mass,
+)
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 
 TRAINED = "default"  # PEFT's name for the adapter in training
@@ -203,12 +211,12 @@ class TorchPolicy:
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 target = self._tensor(packed.target)[part]
-                target_log_probs = _gather(logits, target)  # (n,)
+                target_log_probs = log_probs_of(logits, target)  # (n,)
                 plain.append(target_log_probs)
-                entropy.append(_entropy(logits))
+                entropy.append(entropies(logits))
                 if packed.truncated:
                     top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
-                    sampled.append(target_log_probs - _support(logits, target, top_p, top_k))
+                    sampled.append(target_log_probs - support_mass(logits, target, top_p, top_k))
         parts = (plain, sampled or plain, entropy)
         return LogProbs(*(torch.cat(part).double().cpu().numpy() for part in parts))
 
@@ -268,13 +276,15 @@ class TorchPolicy:
         constants = Terms(**{f: self._constant(getattr(terms, f)) for f in Terms.__slots__})
         if terms.teacher_ids is None:
             theta = by_rows(
-                hidden, lambda rows, part: _gather(self._logits(rows, packed, part), target[part]), self._vocabulary
+                hidden,
+                lambda rows, part: log_probs_of(self._logits(rows, packed, part), target[part]),
+                self._vocabulary,
             )  # (N,)
             value, sums = loss(torch, theta, constants)
         else:
             ids = torch.cat([target[:, None], self._tensor(terms.teacher_ids)], 1)
             each = recomputed_by_rows(
-                hidden, lambda rows, part: _gather_many(self._logits(rows, packed, part), ids[part]), self._vocabulary
+                hidden, lambda rows, part: many_log_probs(self._logits(rows, packed, part), ids[part]), self._vocabulary
             )  # (N, 1 + K)
             value, sums = loss(torch, each[:, 0], constants, each[:, 1:])
         value.backward()
@@ -467,34 +477,6 @@ def _logit_scaling(config: Any) -> Any:
         return lambda logits: torch.tanh(logits / cap) * cap
     factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     return (lambda logits: logits * factor) if factor != 1.0 else (lambda logits: logits)
-
-
-def _gather(logits: Tensor, target: Tensor) -> Tensor:
-    """log-softmax (n, V) at the targets (n,), without writing the whole of it down."""
-    return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
-
-
-def _entropy(logits: Tensor) -> Tensor:
-    """(n, V) -> (n,)"""
-    return logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
-
-
-def _gather_many(logits: Tensor, ids: Tensor) -> Tensor:
-    """log-softmax (n, V) at the ids (n, K)."""
-    return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
-
-
-def _support(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
-    """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
-    ordered, order = logits.sort(-1, descending=True)  # (n, V)
-    rank = torch.arange(ordered.shape[-1], device=logits.device)
-    ordered = ordered.masked_fill((rank >= top_k[:, None]) & (top_k > 0)[:, None], -torch.inf)
-    shares = ordered.softmax(-1)
-    mass_above = shares.cumsum(-1) - shares  # mass of the likelier tokens
-    mask = (mass_above < top_p[:, None]) & ordered.isfinite()  # the first always
-    place = (order == target[:, None]).to(torch.int8).argmax(-1)
-    mass = torch.where(mask, logits.gather(-1, order), -torch.inf).logsumexp(-1) - logits.logsumexp(-1)
-    return torch.where(mask.gather(-1, place[:, None]).squeeze(-1), mass, torch.inf)
 
 
 def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:

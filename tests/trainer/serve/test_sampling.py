@@ -35,14 +35,14 @@ def test_truncation_keeps_the_likeliest_until_their_mass_is_reached(top_p, top_k
 
 
 def test_truncation_agrees_with_the_trainers():
-    from trainer.policy.torch_policy import _support
+    from trainer.policy.torch_head import support_mass
 
     generator = torch.Generator().manual_seed(3)
     for top_p, top_k in [(0.3, 0), (0.9, 0), (1.0, 5), (0.8, 20)]:
         logprobs = torch.log_softmax(3 * torch.randn(200, generator=generator), -1)
         out = truncate(logprobs, top_p, top_k)
         rows = logprobs.expand(200, 200)
-        theirs = logprobs - _support(rows, torch.arange(200), torch.full((200,), top_p), torch.full((200,), top_k))
+        theirs = logprobs - support_mass(rows, torch.arange(200), torch.full((200,), top_p), torch.full((200,), top_k))
         torch.testing.assert_close(out, theirs)
 
 
