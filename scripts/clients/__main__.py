@@ -69,8 +69,8 @@ def _driven(driver: Driver, results: Path) -> bool:
     if done.returncode:
         print(done.stdout)
     seconds = round(time.monotonic() - began)
-    found = {"packages": driver.packages, **told, "seconds": seconds, "cells": cells(root)}
-    _keep(results, driver, {**found, **({"side": sides} if (sides := side_turns(root)) else {})})
+    result = {"packages": driver.packages, **told, "seconds": seconds, "cells": cells(root)}
+    _keep(results, driver, {**result, **({"side": rules} if (rules := side_turns(root)) else {})})
     return done.returncode == 0
 
 

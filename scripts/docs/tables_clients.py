@@ -30,29 +30,25 @@ def clients(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def side_turns(found: dict[str, Any]) -> str:
-    """Requests that clients send for themselves, and the rules that know them."""
+def side_turns(results: dict[str, Any]) -> str:
+    """List what clients ask for themselves, and the rules by which it was told."""
     lines = ["| client | version | format | asks for itself | requests | known by | rated right |", "|---" * 7 + "|"]
-    known = [(read(FOLDER / one["file"]), one) for one in found.values()]
-    for driver, one in sorted(known, key=lambda pair: pair[0].name.lower()):
+    rows = [(read(FOLDER / result["file"]), result) for result in results.values()]
+    for driver, result in sorted(rows, key=lambda pair: pair[0].name.lower()):
         for format in driver.formats if driver.side else ():
-            ways = [way for way in one["cells"] if way.split()[0] == format]
-            outcomes = dict.fromkeys(one["cells"][way].get("side", "not run") for way in ways)
-            marks = " / ".join(MARKS.get(outcome, outcome) for outcome in outcomes)
-            counts = [one.get("side", {}).get(way, {}) for way in ways]
-            rules = sorted({rule.removeprefix("side ") for count in counts for rule in count})
-            number = sum(sum(count.values()) for count in counts)
-            row = [
-                driver.name,
-                driver.version,
-                FORMATS[format],
-                driver.side["asks"],
-                str(number),
-                ", ".join(rules),
-                marks,
-            ]
-            lines.append(f"| {' | '.join(row)} |")
+            texts = [driver.name, driver.version, FORMATS[format], driver.side["asks"], *_side(format, result)]
+            lines.append(f"| {' | '.join(texts)} |")
     return "\n".join(lines)
+
+
+def _side(format: str, result: dict[str, Any]) -> tuple[str, str, str]:
+    """The number of requests, the rules, and the outcome."""
+    ways = [way for way in result["cells"] if way.split()[0] == format]
+    outcomes = dict.fromkeys(result["cells"][way].get("side", "not run") for way in ways)
+    marks = " / ".join(MARKS.get(outcome, outcome) for outcome in outcomes)
+    counts = [result.get("side", {}).get(way, {}) for way in ways]
+    rules = sorted({rule.removeprefix("side ") for count in counts for rule in count})
+    return str(sum(sum(count.values()) for count in counts)), ", ".join(rules), marks
 
 
 def _row(driver: Driver, format: str, cells: dict[str, dict[str, str]]) -> str:
@@ -74,5 +70,6 @@ def _label(cell: str) -> str:
 
 
 def _count(found: dict[str, Any], kind: str) -> int:
-    outcomes = [way.get(cell, "failed") for one in found.values() for way in one["cells"].values() for cell in CELLS]
+    ways = [way for result in found.values() for way in result["cells"].values()]
+    outcomes = [way.get(cell, "failed") for way in ways for cell in CELLS]
     return sum(outcome == kind or (kind == "right" and outcome.endswith("only")) for outcome in outcomes)

@@ -39,17 +39,10 @@ def opened(setup: Setup):
     there.mkdir()
     (there / "config.yaml").write_text(CONFIG.format(setup.model, setup.base_url))
     if setup.side:  # alone, a question ends before what is asked after it
-        return Terminal(
-            "hermes",
-            "chat",
-            "--cli",
-            "--yolo",
-            folder=setup.folder,
-            ready="❯",
-            draws=True,
-            quiet_s=8.0,
-            HOME=str(setup.folder),
-        ).say
+        there = {"folder": setup.folder, "HOME": str(setup.folder)}
+        terminal = Terminal("hermes", "chat", "--cli", "--yolo", ready="❯", draws=True, quiet_s=8.0, **there)
+        terminal.ready = "✓"  # below it, for how long it has had nothing to do
+        return terminal.say
     goes_on = []
 
     def say(text):

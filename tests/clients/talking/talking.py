@@ -107,7 +107,7 @@ class Terminal:
         self, *command: str, folder: Path, ready: str = "", draws: bool = False, quiet_s: float = 2.0, **env: str
     ) -> None:
         self._ours, theirs = pty.openpty()
-        self._ready, self._quiet_s, self._screen = ready, quiet_s, self._made_screen() if draws else None
+        self.ready, self._quiet_s, self._screen = ready, quiet_s, self._made_screen() if draws else None
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *self.SIZE, 0, 0))
         more = {**os.environ, **env, "TERM": "xterm-256color" if draws else "dumb", "COLUMNS": str(self.SIZE[1])}
         self._process = subprocess.Popen(
@@ -125,7 +125,7 @@ class Terminal:
 
     def press(self, keys: str, ready: str) -> None:
         """Keys that are no line. From then on it waits for a line when it has shown `ready`."""
-        self._ready = ready
+        self.ready = ready
         os.write(self._ours, keys.encode())
         self._until_ready()
 
@@ -150,9 +150,9 @@ class Terminal:
                 text = " ".join(" ".join(self._screen[0].display).split())
             if typed:
                 text = text.rpartition(typed)[2]
-            if not self._ready:
+            if not self.ready:
                 return text
-            before, ready, _ = text.rpartition(self._ready)  # notices of what goes on may come below it
+            before, ready, _ = text.rpartition(self.ready)  # notices of what goes on may come below it
             if ready:
                 return before
         raise RuntimeError(f"it does not wait for a line: {shown.decode(errors='replace')[-2000:]}")
