@@ -124,6 +124,7 @@ def test_what_the_model_can_learn_there_is_said_before_anything_is_rated(tmp_pat
     (note,) = make(tmp_path / "home", replace(CHOICES, weights=unknown)).notes
     assert "nothing can train" in note and "is a mamba" in note
     narrow = str(tiny.make("deepseek_v3", tmp_path / "deepseek"))
-    (note,) = make(tmp_path / "home", replace(CHOICES, weights=narrow)).notes
-    assert note.startswith("What trains: deepseek_v3: o_proj; without") and "q_a_proj" in note
+    layers, size = make(tmp_path / "home", replace(CHOICES, weights=narrow)).notes
+    assert layers.startswith("What trains: deepseek_v3: o_proj; without") and "q_a_proj" in layers
+    assert size.startswith("A run takes about") and "a version is a whole GGUF model of" in size
     assert make(tmp_path / "home", replace(CHOICES, weights="somebody/not-here")).notes == []
