@@ -106,8 +106,8 @@ def learning_note(settings: Settings, weights: str, release: str = "") -> str | 
 
 
 def size_note(settings: Settings, weights: str) -> str | None:
-    """Say what a run takes here, and a version; None where the weights are not here yet."""
-    if not weights or (estimate := sizes.estimate_here(settings, weights)) is None:
+    """Say what a run takes here, and a version; None where the weights are not here yet, or cannot train."""
+    if not weights or (estimate := sizes.estimate_here(settings, weights)) is None or estimate.obstacle:
         return None
     version = estimate.version
     size = f"; a version is {version.form} of {sizes.size_text(version.served)}" if version else ""

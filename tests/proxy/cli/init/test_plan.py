@@ -124,9 +124,10 @@ def test_what_the_model_can_learn_there_is_said_before_anything_is_rated(tmp_pat
     (note,) = make(tmp_path / "home", replace(CHOICES, weights=unknown)).notes
     assert "nothing can train" in note and "is a mamba" in note
     narrow = str(tiny.make("deepseek_v3", tmp_path / "deepseek"))
-    (note,) = make(tmp_path / "home", replace(CHOICES, weights=narrow, release="0.33.2")).notes
-    assert note.startswith("What trains: deepseek_v3: o_proj; without") and "q_a_proj" in note
+    layers, size = make(tmp_path / "home", replace(CHOICES, weights=narrow, release="0.33.2")).notes
+    assert layers.startswith("What trains: deepseek_v3: o_proj; without") and "q_a_proj" in layers
+    assert size.startswith("A run takes about") and "a version is a" in size
     for release, whole in (("0.33.2", False), ("0.34.1", True)):
-        (note,) = make(tmp_path / "home", replace(CHOICES, kind="ollama", weights=narrow, release=release)).notes
+        note, _ = make(tmp_path / "home", replace(CHOICES, kind="ollama", weights=narrow, release=release)).notes
         assert ("q_a_proj" in note.partition("; without")[0]) is whole
     assert make(tmp_path / "home", replace(CHOICES, weights="somebody/not-here")).notes == []
