@@ -1,9 +1,9 @@
 """Our own wishes that servers have refused, so that not every request is asked twice.
 
 Owns what is remembered, for a while and until a server there is gone. Its key is model, format, members, and the
-request's shape: what else it has. Log-probs that are refused beside tools are asked for where there are none. What
-one version refuses, all do. A wish that is refused by a status of its own is told from a server that fails for
-another reason. Which wishes there are is codecs', and when a request is asked again is asking's.
+request's shape: what else it has. Log-probs that are refused beside tools are asked for where there are none. What one
+version refuses, all do. A wish that is refused by a status of its own is told from a server that fails for another
+reason. Which wishes there are is codecs', and when a request is asked again is asking's.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def write_codes(blocks: Bytes, codes: Codes, kind: Type) -> Bytes:
 
 
 def _parts(blocks: Bytes, kind: Type) -> tuple[Any, Any]:
-    """Split types with nibbles: those as (blocks, groups, 1, bytes), the fifth bits as (blocks, groups, 2, bytes)."""
+    """Split blocks with nibbles: (blocks, groups, 1, bytes), and their fifth bits: (blocks, groups, 2, bytes)."""
     count, first = len(blocks), _codes_begin(kind)
     groups, size = (4, 32) if kind in (Type.Q4_K, Type.Q5_K) else (1, 16)
     nibbles = blocks[:, first : first + groups * size].reshape(count, groups, 1, size)
