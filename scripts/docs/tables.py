@@ -19,6 +19,7 @@ from scripts.docs import (
     tables_learning,
     tables_models,
     tables_ollama,
+    tables_servers,
     tables_sizes,
 )
 from scripts.docs.filling import has, put, settle
@@ -39,6 +40,7 @@ PAGES = (
     "docs/lab/models.md",
     "docs/lab/languages.md",
     "docs/lab/sizes.md",
+    "docs/reference/models.md",
     "docs/lab/operations.md",
     "docs/reference/backends.md",
 )
@@ -388,6 +390,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
     "plan_check": ("benchmarks/plan_check.json", tables_sizes.plan_check),
     "plan_published": ("benchmarks/plan_check.json", tables_sizes.plan_published),
+    "model_matrix": ("benchmarks/model*s.json", tables_servers.matrix),
     "ollama_faults": ("benchmarks/ollama_faults.json", tables_ollama.faults),
     "ollama_templates": ("benchmarks/ollama_templates.json", tables_ollama.templates),
     "versions": ("benchmarks/versions.json", tables_ollama.versions),
