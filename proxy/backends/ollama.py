@@ -281,6 +281,11 @@ class Ollama(OpenAICompatible):
         except (OSError, ValueError) as error:
             reason = f"{path} is not opened: {getattr(error, 'strerror', None) or error}"
         remedy = "name a copy of it with backend.gguf, or let rlproxy's user read it"
+        is_blob = path.parent.name == "blobs" and _BLOB.fullmatch(path.name) is not None
+        if reason is not None and self._gguf is None and is_blob and not self._model_folders.holds(path):
+            folder = path.parent.parent
+            reason = f"its folder of models, {folder}, is not one that rlproxy reads"
+            remedy = f'set backend.models_dir = "{folder}" in rlproxy.toml, and start rlproxy again'
         return (path, None) if reason is None else (None, f"Ollama takes whole models only, and {reason}; {remedy}.")
 
     async def describe(self) -> ModelDescription:

@@ -104,7 +104,7 @@ class WeightsCheck:
         if not self._backend.capabilities.adapters:
             return _unasked("no version goes into this backend, so its model may be another one")
         if self.verdict is None:
-            line = self.no or "the served model is compared with the weights after the first answers"
+            line = self.no or "not known yet: the served model is compared with the weights after the first answers"
             if not (self._settings.train.weights or self._backend.weights):
                 line = "train.weights does not say where the model's weights are, so nothing can be compared"
             return _unasked(line, stops=self.no is not None)

@@ -177,15 +177,15 @@ async def one(folder: Path, weights: Path, flags: list[str], seed: int, tools: b
     }  # fmt: skip
 
 
-async def doctor_of(home: Path) -> tuple[int, list[str]]:
-    """Its lines on what trains, as a person reads them."""
+async def doctor_of(home: Path, lines: tuple[str, ...] = LINES) -> tuple[int, list[str]]:
+    """Its lines on what trains, as a person reads them; those that begin so."""
     command = [sys.executable, "-m", "proxy.cli", "doctor", "--home", str(home)]
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     said, _ = await process.communicate()
-    lines = [line.replace(str(home), "HOME") for line in said.decode().splitlines()]
-    return process.returncode or 0, [line for line in lines if line[1:].lstrip().startswith(LINES)]
+    words = [line.replace(str(home), "HOME") for line in said.decode().splitlines()]
+    return process.returncode or 0, [line for line in words if line[1:].lstrip().startswith(lines)]
 
 
 def ran(home: Path, run: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -379,6 +379,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "soak": ("benchmarks/soak.json", soak),
     "fuzz": ("benchmarks/fuzz.json", fuzz),
     "models": ("benchmarks/models.json", tables_models.models),
+    "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
     "languages": ("benchmarks/language_gates.json", tables_languages.languages),
     "language_gates": ("benchmarks/language_gates.json", tables_languages.gates),
     "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),

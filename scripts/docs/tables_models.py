@@ -1,11 +1,11 @@
-"""The table of docs/lab/models.md: each kind of model before a real llama-server.
+"""The tables of docs/lab/models.md: kinds of models before real servers, and the whole loop with two real models.
 
-Owns its rows. Not here: putting them into the page (tables), the measurement (scripts.models).
+Owns their rows. Not here: putting them into the page (tables), the measurements (scripts.models).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -32,3 +32,85 @@ def _row(result: Mapping[str, Any]) -> str:
     layers, left_out = " ".join(result["layers"]), " ".join(result["left_out"])
     numbers = " | ".join(f"{result[name]:.1g}" for name in ("base", "adapter", "served_effect"))
     return f"| {result['kind']} | {layers} | {left_out} | {numbers} |"
+
+
+def at_ollama(report: Mapping[str, Any]) -> str:
+    """Eight kinds before real Ollamas: a version as an adapter, and as a whole model."""
+    lines = [
+        "| kind | Ollama | a version is | difference, plain | version | effect | left out |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    for kind in sorted({kind for kinds in report.values() for kind in kinds}):
+        for server, kinds in sorted(report.items()):
+            if kind in kinds:
+                lines.append(f"| {kind} | {server} | {_at_ollama(kinds[kind])} |")
+    every = [result for kinds in report.values() for result in kinds.values()]
+    return "\n".join([*lines, "", _circumstances(every)])
+
+
+def _at_ollama(result: Mapping[str, Any]) -> str:
+    if "error" in result:
+        return f"not run: {result['error'][-120:]} | | | | "
+    left_out = " ".join(result["left_out"])
+    if "base" in result:
+        numbers = " | ".join(f"{result[name]:.1g}" for name in ("base", "version", "served_effect"))
+        return f"{result['way']} | {numbers} | {left_out}"
+    equal = (f"{result[name]} of 3 texts equal" for name in ("greedy_base", "greedy_version"))
+    return f"{result['way']} | {' | '.join(equal)} | {result['greedy_moved']} of 3 texts changed | {left_out}"
+
+
+def whole_loop(report: Mapping[str, Any]) -> str:
+    """Rounds of ratings with each model before each server: what they came to, and what they cost."""
+    lines = [
+        "| model | server | doctor's comparison | round | good | run | base NLL, of its bound | liked, held out "
+        "| run, of it gate | version's bytes |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    swaps = [
+        "| model | server | rollback | promotion | most memory: trainer, server |",
+        "|---|---|---|---|---|",
+    ]
+    for model, servers in report.items():
+        for server, found in servers.items():
+            apart = (found["status"]["match"].get("apart") or {}) if found.get("status") else {}
+            liked = found["base"]["liked"]
+            for number, each in enumerate(found["rounds"], 1):
+                lines.append(f"| {model} | {server} | {_apart(apart)} | {number} | {_round(each, liked)} |")
+                liked = (each.get("after") or {"liked": liked})["liked"]
+            if found.get("swaps"):
+                swaps.append(f"| {model} | {server} | {_swaps(found)} |")
+    every = [found for servers in report.values() for found in servers.values()]
+    return "\n".join([*lines, "", *swaps, "", _circumstances(every)])
+
+
+def _apart(apart: Any) -> str:
+    return f"{apart:.3f} nats" if isinstance(apart, float) else "–"
+
+
+def _round(each: Mapping[str, Any], liked: float) -> str:
+    good = f"{sum(answer['liked'] for answer in each['answers'])} of {len(each['answers'])}"
+    run, after = each["run"], each.get("after")
+    if run is None:
+        return f"{good} | none | – | {liked:.2f} | – | – "
+    check = (run["gate"] or {}).get("base_nll") or {}
+    nll = f"{check['value']:+.3f} of {check['bound']:.2f}" if check.get("value") is not None else "–"
+    moved = f"{liked:.2f} → {after['liked']:.2f}" if after else f"{liked:.2f}"
+    gate_s = (run["metrics"] or {}).get("seconds_gate")
+    seconds = f"{run['seconds']:.0f} s" + (f", {gate_s:.0f} s" if gate_s else "")
+    return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {each['bytes'] / 1e6:.0f} MB"
+
+
+def _swaps(found: Mapping[str, Any]) -> str:
+    seconds = (f"{found['swaps'][name]['seconds']:.1f} s" for name in ("rollback", "promote"))
+    memory = ", ".join(f"{found['most_bytes'].get(kind, 0) / 1e9:.1f} GB" for kind in ("trainer", "server"))
+    return f"{' | '.join(seconds)} | {memory}"
+
+
+def _circumstances(every: Sequence[Mapping[str, Any]]) -> str:
+    dates = " and ".join(sorted({found["date"][:10] for found in every}))
+    machine, loads = every[0]["machine"], sorted(found["machine"]["load_before"] for found in every)
+    commits = ", ".join(sorted({f"`{found['commit']}`" for found in every}))
+    return (
+        f"{dates}, {machine['cpu']}, {machine['cores']} cores, load {loads[0]:.0f} to {loads[-1]:.0f} by other "
+        f"programs, {commits}."
+    )

@@ -89,11 +89,13 @@ class OllamaServer:
         assert process.returncode == 0, said.decode()
         return said.decode()
 
-    async def create(self, name: str, *lines: str) -> None:
-        """A model of the small model's file. One thread: several wait for each other by spinning, and where one of them
-        loses its core to another program, a token takes a second. A limit, as `ollama run` sets none, and a model so
-        small may find no end."""
-        lines = (f"FROM {base_gguf()}", "PARAMETER num_thread 1", "PARAMETER num_predict 200", *lines)
+    async def create(self, name: str, *lines: str, gguf: Path | None = None) -> None:
+        """A model of `gguf`, or of the small model's file.
+
+        One thread: several wait for each other by spinning, and where one of them loses its core to another program, a
+        token takes a second. A limit, as `ollama run` sets none, and a model so small may find no end.
+        """
+        lines = (f"FROM {gguf or base_gguf()}", "PARAMETER num_thread 1", "PARAMETER num_predict 200", *lines)
         (self.folder / "Modelfile").write_text("\n".join(lines) + "\n")
         await self.run("create", name, "-f", "Modelfile")
 

@@ -57,16 +57,21 @@ def compare(kind: str, folder: Path, converters: Path) -> Comparison:
     base = tiny.make(kind, folder / "base", tokenizer=weights)
     reference = Reference.make(kind, base, folder / "adapter", "gguf")
     convert(folder / "adapter", base, folder / "adapter.gguf")
-    plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
-    command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(folder / "base.gguf"), *plain]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
+    write_base(kind, base, folder / "base.gguf", converters)
     with serving(folder / "base.gguf", None) as url:
         served = _by_server(url)
     with serving(folder / "base.gguf", folder / "adapter.gguf") as url:
         served_adapted = _by_server(url)
     return reference.compare(served, served_adapted)
+
+
+def write_base(kind: str, base: Path, file: Path, converters: Path) -> None:
+    """The model's own file by llama.cpp's converter. Raises RuntimeError where it does not convert it."""
+    plain = ["--no-mtp"] if kind.startswith(("qwen3_5", "qwen3_next")) else []
+    command = [sys.executable, "-c", CONVERT, str(converters), str(base), str(file), *plain]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
 
 
 def _by_server(url: str) -> list[dict[int, float]]:

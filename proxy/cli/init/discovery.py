@@ -8,6 +8,8 @@ made from (weights_search), what the person chooses (questions).
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,7 @@ PORTS: Final = (11434, 8000, 1234, 8080, 30000)  # Ollama, vLLM, LM Studio, llam
 MOST_BYTES: Final = 1 << 25  # of an answer
 ASK_S: Final = 2.0  # loopback: what takes longer is stuck, or loading a model
 OWN_API: Final = ("ollama", "lmstudio")  # people add its /api to the address; a cloud's address may end so, too
+_is_blob: Final = re.compile(r"/[^\0]+/blobs/sha256-[0-9a-f]{64}").fullmatch
 OWNERS: Final = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}  # as their model lists say
 
 
@@ -229,6 +232,7 @@ class ModelFacts(NamedTuple):
     about: Mapping[str, Any] = MappingProxyType({})  # empty where nothing is told and no file is here
     file: Path | None = None  # on this machine, where we may read it
     context: int | None = None  # Ollama's num_ctx, if the model has one
+    unknown_folder: Path | None = None  # Ollama's folder of models, where files are not opened unless somebody agrees
 
 
 async def model_facts(
@@ -248,7 +252,8 @@ async def model_facts(
     head = await asyncio.to_thread(_head, file)  # Ollama leaves out the model's name and template
     about = {**head, **(info if isinstance(info, dict) else {}), "details": details}
     context = parsed.parameters.get("num_ctx")
-    return ModelFacts(about, file, context if isinstance(context, int) else None)
+    folder = None if file else await asyncio.to_thread(_unknown_folder, model_path, folders)
+    return ModelFacts(about, file, context if isinstance(context, int) else None, folder)
 
 
 def _head(file: Path | None) -> dict[str, Any]:
@@ -269,6 +274,14 @@ def _file(path: str, folders: ModelFolders) -> Path | None:
         return file if file.is_file() else None
     except (OSError, ValueError):
         return None
+
+
+def _unknown_folder(path: str, folders: ModelFolders) -> Path | None:
+    """FOLDER, where Ollama names `FOLDER/blobs/sha256-…` and it is none of the folders. Nothing there is opened."""
+    file = Path(path)
+    if not _is_blob(path) or folders.holds(file) or not file.is_file():
+        return None
+    return Path(os.path.realpath(file.parent.parent))
 
 
 def gguf_file(server: DiscoveredServer, model: str, models_dir: Path, folders: ModelFolders) -> Path | None:

@@ -43,7 +43,7 @@ def offer(
     server: DiscoveredServer, model: str, file: Path | None, context: int | None, machine: ThisMachine
 ) -> Offer | None:
     """None where Ollama is the better way, or where it cannot be done. `file` is the model's own at Ollama."""
-    if server.kind != "ollama" or file is None or not _takes_whole_models(server.version):
+    if server.kind != "ollama" or file is None or not takes_whole_models(server.version):
         return None
     if machine.kind == "cuda":  # it finds a GPU of NVIDIA only as Ollama starts it; that was not tried
         return None
@@ -63,7 +63,7 @@ def offer(
     )
 
 
-def _takes_whole_models(version: str) -> bool:
+def takes_whole_models(version: str) -> bool:
     release = release_of(version)
     return release is not None and format_of(release) == "merged"
 

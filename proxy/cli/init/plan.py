@@ -81,7 +81,7 @@ def make(home: Path, choices: Choices) -> InitPlan:
     link = _link(loaded.settings, choices)
     agents = {name: _connecting(loaded.settings, name, link) for name in choices.agents}
     notes = _find_overruled(loaded, choices) + ([OWN_KEY] if agents and link.own_key else [])
-    notes += [choices.offer_note] if choices.offer_note else []
+    notes += [note for note in (choices.offer_note, choices.folder_note) if note]
     notes += [note] if (note := learning_note(loaded.settings, choices.weights, choices.release)) else []
     return InitPlan(loaded.settings, change, backup, agents, notes)
 
@@ -124,7 +124,11 @@ def values(choices: Choices) -> dict[str, Any]:
         "backend.kind": choices.kind, "backend.url": choices.url, "backend.model": choices.model,
         "train.weights": choices.weights, "train.preset": choices.preset,
     }  # fmt: skip
-    optional = {"backend.presets": choices.presets, "backend.command": choices.command}
+    optional = {
+        "backend.presets": choices.presets,
+        "backend.command": choices.command,
+        "backend.models_dir": choices.models_dir,
+    }
     return settings | {key: value for key, value in optional.items() if value}
 
 

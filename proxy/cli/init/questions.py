@@ -59,6 +59,8 @@ class Choices:
     presets: str = ""
     command: str = ""  # backend.command, where rlproxy is to run the server
     offer_note: str = ""  # another way that nobody took
+    models_dir: str = ""  # backend.models_dir, which the person agreed to
+    folder_note: str = ""  # a folder of models that nobody was asked about
     stale: tuple[str, ...] = ()  # settings of the server or model before; most go before what is chosen
     release: str = ""  # of the server, where it tells
 
@@ -76,9 +78,13 @@ class Interview:
         server, model = self._backend()
         key = self._keys.get(server.url)
         asks = bool(model.name) and server.kind != "builtin"
-        facts = ModelFacts()
+        facts, models_dir = ModelFacts(), None
         if asks:
-            facts = asyncio.run(model_facts(server, model.name, self._models_dir, self._folders, key))
+            facts = self._facts(server, model.name, key)
+        unknown = facts.unknown_folder if own_server.takes_whole_models(server.version) else None
+        if unknown is not None and self._reads(unknown):
+            models_dir, self._folders = unknown, ModelFolders([*self._folders.folders, unknown])
+            facts = self._facts(server, model.name, key)
         weights = self._weights(server, model, facts.about)
         own_offer = own_server.offer(server, model.name, facts.file, facts.context, self._surroundings.machine)
         takes = own_offer is not None and self._accepts(own_offer)
@@ -95,7 +101,9 @@ class Interview:
             why_weights=weights.reason,
             out_of_reach=weights_search.out_of_reach(weights.spec) or "",
             presets=server.presets,
-            stale=self._stale(server, model),
+            stale=tuple(key for key in self._stale(server, model) if not (models_dir and key == "backend.models_dir")),
+            models_dir=str(models_dir or ""),
+            folder_note=_folder_note(unknown) if unknown and not models_dir else "",
             release=server.version,
         )
         if own_offer is None:
@@ -105,7 +113,7 @@ class Interview:
             return choices if is_mentioned else replace(choices, offer_note=own_offer.note)
         stale = {*choices.stale, "backend.replicas", "backend.presets", "backend.gguf", "backend.models_dir"}
         return replace(
-            choices, kind="llamacpp", url="", presets="", command=own_offer.command,
+            choices, kind="llamacpp", url="", presets="", command=own_offer.command, models_dir="",
             stale=tuple(sorted(stale - {"backend.command"})),
         )  # fmt: skip
 
@@ -201,6 +209,18 @@ class Interview:
         if url is None and usual is None:
             raise BadAnswers(f'No {answers.backend} runs here; start it, or name its address, as url = "http://…".')
         return DiscoveredServer(answers.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(answers.model or "")
+
+    # What a server tells of a model, and where it keeps it
+
+    def _facts(self, server: DiscoveredServer, model: str, key: str | None) -> ModelFacts:
+        return asyncio.run(model_facts(server, model, self._models_dir, self._folders, key))
+
+    def _reads(self, folder: Path) -> bool:
+        """A server may name any file, so somebody has to agree to the folder."""
+        if self._console is None:
+            return False
+        self._console.say(f"\nOllama says that its models are in {folder}, which is not a usual place.")
+        return self._console.agree("Is that its folder of models, and may rlproxy read it?", default=True)
 
     # Where versions would be large: who runs it
 
@@ -319,6 +339,13 @@ def _proposal(proposal: Proposal, size: float | None) -> str:
         return f"{proposal.spec}: {proposal.reason}; it is here already"
     much = f", about {size:.1f} GB" if size else ""
     return f"{proposal.spec}: {proposal.reason}; to be downloaded when the first rating comes{much}"
+
+
+def _folder_note(folder: Path) -> str:
+    return (
+        f'Ollama says that its models are in {folder}, which is not a usual place. Add backend.models_dir = "{folder}" '
+        "if that is right: this Ollama gets no version otherwise."
+    )
 
 
 def _describe_missing(answers: Answers) -> str:

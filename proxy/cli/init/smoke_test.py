@@ -119,7 +119,8 @@ def prove(
             if _count_rated(status) != rated_before + 1:
                 raise Unproven(f"The rating of {completion} was taken and is not in the status; {doctor} tells more.")
             proof = Proof(completion, text, rated_before + 1, status, None, seconds)
-            compares = _comparable(settings) and bool(status["backend"]["adapters"])
+            backend = status["backend"]
+            compares = _comparable(settings) and bool(backend["adapters"]) and not backend["obstacle"]
             waits = compares and status["match"]["state"] == "unasked"
             notify(proof, waits)
             match = _match(client, status["match"], wait) if compares else None

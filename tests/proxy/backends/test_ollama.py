@@ -363,6 +363,22 @@ def test_names(tmp_path: Path, model: str, tag: str) -> None:
 # What keeps a version from being made is said before anything is trained
 
 
+async def test_a_folder_of_models_that_is_not_read_is_named_with_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OLLAMA_MODELS")
+    fake = FakeOllama(tmp_path / "moved", NEW)
+    await fake.start()
+    proxy = make_proxy(tmp_path / "home", fake.url)
+    await proxy.start()
+    try:
+        obstacle = (await proxy.get("/rl/status"))["backend"]["obstacle"]
+        assert f'set backend.models_dir = "{fake.blobs.parent}" in rlproxy.toml' in obstacle
+    finally:
+        await proxy.stop()
+        await fake.stop()
+
+
 async def test_what_is_missing_is_said_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeOllama(tmp_path / "ollama", NEW)
     await fake.start()

@@ -195,6 +195,27 @@ async def test_what_ollama_says_of_a_model(tmp_path: Path) -> None:
         await ollama.stop()
 
 
+async def test_a_folder_that_ollama_names_is_told_and_not_read(tmp_path: Path) -> None:
+    ollama = FakeOllama(tmp_path / "moved")
+    head = tmp_path / "head.gguf"
+    write_head(head, {"general.basename": "smollm2"})
+    ollama.models["fake:latest"]["files"] = [ollama.keep(head.read_bytes())]
+    await ollama.start()
+    try:
+        (server,) = await look([ollama.url])
+        facts = await model_facts(server, "fake", tmp_path, ModelFolders([tmp_path / "usual"]))
+        assert (facts.unknown_folder, facts.file) == (
+            ollama.blobs.parent,
+            None,
+        ) and "general.basename" not in facts.about
+        facts = await model_facts(server, "fake", tmp_path, ModelFolders([ollama.blobs.parent]))
+        assert facts.unknown_folder is None and facts.about["general.basename"] == "smollm2"
+        ollama.models["fake:latest"]["files"] = ["/etc/passwd"]
+        assert (await model_facts(server, "fake", tmp_path, ModelFolders([]))).unknown_folder is None
+    finally:
+        await ollama.stop()
+
+
 async def test_the_file_that_llama_server_and_lm_studio_have_loaded(tmp_path: Path) -> None:
     llama, studio = FakeLlama(), FakeLMStudio(tmp_path)
     file = tmp_path / "m.gguf"

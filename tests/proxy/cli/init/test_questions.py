@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ import pytest
 
 from config.settings import load
 from proxy.cli.init.answers import Answers, BadAnswers
-from proxy.cli.init.console import InvalidAnswer
+from proxy.cli.init.console import Console, InvalidAnswer
 from proxy.cli.init.discovery import DiscoveredServer, ListedModel
 from proxy.cli.init.environment import InstalledAgent, ThisMachine
+from proxy.cli.init.plan import make
 from proxy.cli.init.questions import Choices, Interview, Surroundings, _number, _pair, _several, _weights_reader, keys
 from proxy.cli.init.weights_search import Proposal
+from scripts.fakes.ollama import FakeOllama
 
 VLLM = DiscoveredServer("vllm", "http://127.0.0.1:8000", (ListedModel("a", 4096, "own/a"), ListedModel("b")))
 LLAMA = DiscoveredServer("llamacpp", "http://127.0.0.1:8080", (ListedModel("c"),), presets="/etc/presets.ini")
@@ -203,3 +207,28 @@ def test_whose_key_it_is(tmp_path: Path, settings: dict[str, str], named: str | 
     """That of the server in the settings; where they have none yet, of the one that a person names."""
     flags = {"home": tmp_path, "backend.api_key": "sk", **{f"backend.{k}": v for k, v in settings.items()}}
     assert keys(load(flags, environ={}).settings.backend, named) == ({at: "sk"} if at else {})
+
+
+@pytest.mark.parametrize("typed", ["", "n", None])
+async def test_a_folder_of_models_that_is_not_a_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str | None
+) -> None:
+    """Somebody is asked whether it may be read; nobody there is told what to set. `typed` None: nobody."""
+    monkeypatch.delenv("OLLAMA_MODELS")
+    ollama = FakeOllama(tmp_path / "moved")
+    await ollama.start()
+    try:
+        settings = load({"home": tmp_path, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
+        server = DiscoveredServer("ollama", ollama.url, (ListedModel("fake"),), "0.34.1")
+        surroundings = Surroundings([server], [], MACHINE, settings, None)
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n{typed}\n-\n\n"))
+        console = None if typed is None else Console(io.StringIO())
+        interview = Interview(surroundings, Answers(weights=None if console else ""), console, tmp_path)
+        choices = await asyncio.to_thread(interview.choices)
+    finally:
+        await ollama.stop()
+    folder = str(ollama.blobs.parent)
+    assert choices.models_dir == (folder if typed == "" else "")
+    plan = make(tmp_path / "home", choices)
+    assert str(plan.settings.backend.models_dir or "") == choices.models_dir
+    assert any(f'backend.models_dir = "{folder}"' in note for note in plan.notes) == (typed != "")
