@@ -64,7 +64,7 @@ class RehearsalBody(TypedDict):
 
 UNTRIED: Final[RehearsalBody] = {
     "state": "untried", "tried": 0, "refused": 0, "why": None, "reasons": {}, "known_tokens": None,
-    "line": f"not known yet whether a run would take them: it is tried after {FIRST} answers, and takes a minute",
+    "line": f"not known yet whether a run would take them: it is tried after the first {FIRST} answers",
 }  # fmt: skip
 
 

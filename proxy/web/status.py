@@ -15,6 +15,7 @@ from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.training.schedule_rules import RunDecision
 from proxy.training.training import Training
+from proxy.training.weights_compare import WeightsVerdict
 from proxy.versions.services import Services
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
@@ -99,7 +100,7 @@ class StatusReport:
                 "run": run.id if run else None,
                 "progress": self._supervisor.state.progress,
                 "waits_for": None if run or due.now else due.reason,
-                "line": _training(run, self._supervisor.state.progress, due),
+                "line": training_line(run, self._supervisor.state.progress, due, self._training.weights_check.verdict),
             },
             "held": {"why": self._admission.closed, "requests": self._admission.waiting},
             "match": self._training.weights_check.report(),
@@ -216,10 +217,14 @@ def _sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def _training(run: Run | None, progress: dict[str, Any], due: RunDecision) -> str:
+def training_line(run: Run | None, progress: dict[str, Any], due: RunDecision, verdict: WeightsVerdict | None) -> str:
+    """What trains, or what it waits for; `verdict`: of the served model and the weights, which a run needs first."""
     if run is not None:
         return f"run {run.id}, {under_way(progress)}"
-    return "starts now" if due.now else f"waits: {due.reason}"
+    if not due.now:
+        return f"waits: {due.reason}"
+    compared = verdict is not None and verdict.scored
+    return "starts now" if compared else "starts now: first the served model is compared with the weights"
 
 
 def under_way(progress: dict[str, Any]) -> str:

@@ -38,6 +38,7 @@ class Newcomer:
             **clean, "HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin", "COLUMNS": "200",
             "PYTHONPATH": str(ROOT), "RLPROXY_SERVER__PORT": str(self.port), "OLLAMA_HOST": ollama,
             "OMP_WAIT_POLICY": "PASSIVE", "HF_ENDPOINT": "http://127.0.0.1:9",
+            "OLLAMA_MODELS": str(folder.parent),  # where a test's Ollama has its files
         }  # fmt: skip
 
     def has_agent(self, folder: str) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from proxy.cli.tables import acceptance
-from proxy.web.status import under_way
+from proxy.training.schedule_rules import RunDecision
+from proxy.training.weights_compare import WeightsVerdict
+from proxy.web.status import training_line, under_way
 from scripts.harness.in_process import Proxy
 from store.learning.samples import SampleRequirements
 
@@ -34,6 +36,14 @@ STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance":
 )
 def test_how_far_a_run_is(progress: dict[str, Any], line: str) -> None:
     assert under_way(progress) == line
+
+
+def test_a_run_that_starts_says_what_comes_first() -> None:
+    """The comparison takes minutes with a large model, or on a busy machine."""
+    due = RunDecision(True, "")
+    assert "compared with the weights" in training_line(None, {}, due, None)
+    assert training_line(None, {}, due, WeightsVerdict("same", "the same")) == "starts now"
+    assert training_line(None, {}, RunDecision(False, "paused"), None) == "waits: paused"
 
 
 async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
