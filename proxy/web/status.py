@@ -218,7 +218,7 @@ def _sentence(line: str) -> str:
 
 
 def training_line(run: Run | None, progress: dict[str, Any], due: RunDecision, verdict: WeightsVerdict | None) -> str:
-    """What trains, or what it waits for; `verdict`: of the served model and the weights, which a run needs first."""
+    """The state of training in words. `verdict`: of the served model and the weights, which a run needs first."""
     if run is not None:
         return f"run {run.id}, {under_way(progress)}"
     if not due.now:
