@@ -7,8 +7,7 @@
 # tool = { calls = "terminal", arguments = { command = "echo seen {}" } }
 #
 # [tool.client.side]
-# asks = "a title, reviews of the conversation, a summary after `/compress`"
-# types = "/compress"
+# asks = "a title, reviews of the conversation"
 # rate = "rl:"
 #
 # [tool.client.lacks]
@@ -28,9 +27,6 @@ memory:
   nudge_interval: 2
 skills:
   creation_nudge_interval: 2
-compression:
-  protect_first_n: 0
-  protect_last_n: 1
 """
 
 

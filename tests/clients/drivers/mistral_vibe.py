@@ -8,7 +8,7 @@
 # tool = { calls = "bash", arguments = { command = "echo seen {}" } }
 #
 # [tool.client.side]
-# asks = "titles, a summary when the context is full"
+# asks = "a summary when the context is full"
 # tokens = 20000
 #
 # [tool.client.lacks]
