@@ -83,6 +83,7 @@ class VersionSize(NamedTuple):
     form: str
     stored: int  # in rlproxy's folder
     served: int  # that the server loads
+    most: int  # once it has learned much
 
 
 class ServingMemory(NamedTuple):
@@ -110,6 +111,10 @@ class EstimateRequest(NamedTuple):
     preset: str = "balanced"
     overrides: Mapping[str, Any] = MappingProxyType({})
 
+    @property
+    def kind(self) -> ServerKind:
+        return SERVERS[self.server]
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -126,7 +131,7 @@ class Estimate:
 
     @property
     def server(self) -> ServerKind:
-        return SERVERS[self.request.server]
+        return self.request.kind
 
     @property
     def serves(self) -> bool:
@@ -165,13 +170,12 @@ def of(path: Path, request: EstimateRequest) -> Estimate:
     """`path`: a model's folder or config.json. Raises ProfileError, in one sentence; ValueError for a mixture without
     attention."""
     shape = read(path)
-    kind = SERVERS[request.server]
     fitted, _ = autoscale.fit(
         presets.resolve(request.preset, dict(request.overrides)), request.preset, request.overrides, shape.profile
     )
-    trained, obstacle = _trained(shape, fitted.layers, kind)
+    trained, obstacle = _trained(shape, fitted.layers, request.kind)
     numbers = footprint.adapter_parameters(trained, fitted.rank)
-    serving = _serving(shape, request, trained)
+    serving = _serving(shape, request)
     ways = [_way(shape, numbers, request, serving, option, fitted.max_seq_len) for option in _options(request.hardware)]
     versions = _versions(shape, trained, numbers)
     return Estimate(shape, request, fitted.rank, trained, numbers, obstacle, serving, ways, _advised(ways), versions)
@@ -189,15 +193,12 @@ def _trained(shape: ModelShape, setting: str, kind: ServerKind) -> tuple[Shapes,
     return {name: shape.linears[name] for name in layers}, left_out
 
 
-def _serving(shape: ModelShape, request: EstimateRequest, trained: Shapes) -> ServingMemory:
+def _serving(shape: ModelShape, request: EstimateRequest) -> ServingMemory:
     """A version in the form of a whole model takes the model's place."""
-    kind = SERVERS[request.server]
-    if kind.format == "merged":
-        weights = footprint.merged_bytes(shape, trained, kind.bits)
-    else:
-        weights = round(shape.profile.total * kind.bits / 8)
-    # On a CPU all processes map one file.
-    copies = kind.copies if request.hardware.gpu else 1
+    kind, copies = request.kind, 1
+    if request.hardware.gpu:  # on a CPU all processes map one file
+        copies = kind.copies
+    weights = round(shape.profile.total * kind.bits / 8)
     return ServingMemory(weights, footprint.cache_bytes(shape, request.context, kind.cache_bytes), copies)
 
 
@@ -244,7 +245,7 @@ def _way(
     ram = footprint.offloaded_ram(shape, numbers) if option.is_offloaded else 0
     has_ram = ram <= hardware.ram * (1 - RESERVED)
     fits_beside = least.total + serving.total <= total and has_ram
-    fits_resting = SERVERS[request.server].rests and resting.total <= total and has_ram
+    fits_resting = request.kind.rests and resting.total <= total and has_ram
     if fits_beside:
         return Way(option.name, option.settings, least, recomputes_least, option.store, ram, True, fits_resting)
     return Way(option.name, option.settings, resting, recomputes, option.store, ram, False, fits_resting)
@@ -260,10 +261,16 @@ def _advised(ways: list[Way]) -> Way | None:
 def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionSize]:
     stored, adapter = footprint.stored_bytes(numbers), footprint.adapter_bytes(numbers)
     return [
-        VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", stored, adapter),
-        VersionSize("llama.cpp, Ollama before 0.34.1", "a GGUF adapter", stored, adapter),
-        VersionSize("Ollama, LM Studio", "a whole GGUF model", stored, footprint.merged_bytes(shape, trained)),
-        VersionSize("mlx-lm", "an MLX adapter", stored, adapter),
+        VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", stored, adapter, adapter),
+        VersionSize("llama.cpp, Ollama before 0.34.1", "a GGUF adapter", stored, adapter, adapter),
+        VersionSize(
+            "Ollama, LM Studio",
+            "a whole GGUF model",
+            stored,
+            footprint.gguf_bytes(shape),
+            footprint.most_merged_bytes(shape, trained),
+        ),
+        VersionSize("mlx-lm", "an MLX adapter", stored, adapter, adapter),
     ]
 
 

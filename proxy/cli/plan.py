@@ -126,10 +126,9 @@ class PlanReport:
         ]
         if kind.bits:
             times = f", {serving.copies} times (the model and two versions)" if serving.copies > 1 else ""
-            form = "a version as a whole model" if kind.format == "merged" else f"weights in {kind.bits:g} bits"
             lines.append(
-                f"Server   {kind.name}: {gb(serving.weights)} for {form}, {gb(serving.cache)} for keys and values of "
-                f"{request.context:,} tokens{times}"
+                f"Server   {kind.name}: {gb(serving.weights)} for weights in {kind.bits:g} bits, "
+                f"{gb(serving.cache)} for keys and values of {request.context:,} tokens{times}"
             )
         return lines
 
@@ -137,18 +136,9 @@ class PlanReport:
         from rich.table import Table
 
         estimate = self.estimate
-        workload = estimate.request.workload
-        table = Table(
-            f"a run of {workload.ratings} ratings",
-            "takes",
-            "with the server",
-            "fits",
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-        )
+        table = Table("a run", "takes", "with the server", "fits", box=None, pad_edge=False, header_style="bold")
         for way in estimate.ways:
-            takes = gb(way.memory.total) + (f" + {gb(way.ram)} of memory" if way.ram else "")
+            takes = gb(way.memory.total) + (f" + {gb(way.ram)} RAM" if way.ram else "")
             table.add_row(way.name, takes, gb(way.memory.total + estimate.serving.total), _fit(way))
         return table
 
@@ -187,7 +177,8 @@ class PlanReport:
 
         table = Table("a version for", "is", "size", box=None, pad_edge=False, header_style="bold")
         for version in self.estimate.versions:
-            table.add_row(version.servers, version.form, size_text(version.served))
+            most = f" to {size_text(version.most)}" if version.most > version.served else ""
+            table.add_row(version.servers, version.form, size_text(version.served) + most)
         stored = size_text(self.estimate.versions[0].stored)
         table.add_row("rlproxy's own folder", "adapter and optimiser", stored)
         return table
@@ -261,8 +252,8 @@ def _way_json(way: Way) -> dict[str, Any]:
 
 def _fit(way: Way) -> str:
     if way.fits_beside:
-        return "beside the server"
-    return "while the server rests" if way.fits_resting else "no"
+        return "beside it"
+    return "while it rests" if way.fits_resting else "no"
 
 
 def _to_set(settings: Mapping[str, Any]) -> str:

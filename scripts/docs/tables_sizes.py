@@ -10,7 +10,7 @@ from typing import Any, Final
 
 GB: Final = 2**30
 SHORT: Final = {"bfloat16": "bfloat16", "4 bits": "4 bits", "frozen layers on the CPU": "offload"}
-SERVERS: Final = {"vllm": "vLLM, 16 bits", "ollama": "Ollama, 4.9 bits and a version"}
+SERVERS: Final = {"vllm": "vLLM, 16 bits", "ollama": "Ollama, 4.9 bits"}
 
 
 def plan_check(report: Mapping[str, Any]) -> str:

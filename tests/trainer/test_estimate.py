@@ -24,12 +24,12 @@ ADVISED = {
     ("4B", "vllm", 16): ("bfloat16", "resting"),
     ("4B", "vllm", 24): ("bfloat16", "beside"),
     ("4B", "vllm", 80): ("bfloat16", "beside"),
-    ("4B", "ollama", 16): ("bfloat16", "resting"),
+    ("4B", "ollama", 16): ("bfloat16", "beside"),
     ("4B", "ollama", 24): ("bfloat16", "beside"),
     ("8B", "vllm", 16): ("4 bits", "alone"),  # 16 bits of 8 B do not fit at all
     ("8B", "vllm", 24): ("bfloat16", "resting"),
     ("8B", "vllm", 80): ("bfloat16", "beside"),
-    ("8B", "ollama", 16): ("4 bits", "resting"),
+    ("8B", "ollama", 16): ("4 bits", "beside"),
     ("8B", "ollama", 24): ("bfloat16", "resting"),
     ("30B-A3B", "vllm", 80): ("bfloat16", "resting"),
     ("30B-A3B", "ollama", 24): ("frozen layers on the CPU", "resting"),  # 4 bits do not reach the experts
@@ -109,15 +109,16 @@ def test_a_model_that_its_server_cannot_take_is_named(tmp_path: Path) -> None:
 
 
 def test_versions_by_server(configs: dict[str, Path]) -> None:
-    """The figures of docs/reference/plan.md."""
+    """The figures of docs/lab/sizes.md."""
     plan = on_card(configs["8B"], "ollama", 24)
     sizes = {version.form: version.served for version in plan.versions}
     assert sizes["a PEFT adapter"] == sizes["a GGUF adapter"] == sizes["an MLX adapter"]
-    assert 150e6 < sizes["a PEFT adapter"] < 200e6 and 7e9 < sizes["a whole GGUF model"] < 9e9
+    assert 150e6 < sizes["a PEFT adapter"] < 200e6 and 4.5e9 < sizes["a whole GGUF model"] < 5.5e9
     assert plan.version is not None and plan.version.form == "a whole GGUF model"
-    # Only attention trains in a mixture, so little of the file grows.
+    assert 7e9 < plan.version.most < 9e9  # once it has learned much
+    # Only attention trains in a mixture, so little of the file can grow.
     mixture = on_card(configs["30B-A3B"], "ollama", 80)
-    assert mixture.version is not None and mixture.version.served < 1.05 * 30.5e9 * 4.9 / 8
+    assert mixture.version is not None and mixture.version.most < 1.05 * mixture.version.served
 
 
 def test_time_grows_with_ratings_tokens_and_parameters(configs: dict[str, Path], tmp_path: Path) -> None:

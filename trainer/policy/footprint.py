@@ -245,8 +245,8 @@ def offloaded_ram(shape: ModelShape, trained: int) -> int:
 
 # --- a version ----------------------------------------------------------------------------------------------------
 # Adapters are written in float32, in PEFT's folder, in a GGUF file and in MLX's. Beside PEFT's, rlproxy keeps AdamW's
-# two moments, with which the next run goes on. A whole GGUF model stores each changed layer in Q8_0, as a change is
-# rounded away in 4 bits (formats.merge_gguf); what does not change stays as it is.
+# two moments, with which the next run goes on. A whole GGUF model is as large as the one that it is made of. At most it
+# has its changed layers in Q8_0, once it has learned much (formats.merge_gguf).
 
 
 def adapter_bytes(trained: int) -> int:
@@ -263,8 +263,8 @@ def gguf_bytes(shape: ModelShape, bits: float = GGUF_BITS) -> int:
     return round(shape.profile.total * bits / 8)
 
 
-def merged_bytes(shape: ModelShape, layers: Shapes, bits: float = GGUF_BITS) -> int:
-    """A whole model with the adapter in it."""
+def most_merged_bytes(shape: ModelShape, layers: Shapes, bits: float = GGUF_BITS) -> int:
+    """A whole model with so much learned in its layers that they need 8 bits."""
     changed = sum(rows * width for rows, width in layers.values())
     return gguf_bytes(shape, bits) + round(changed * max(0.0, Q8_BITS - bits) / 8)
 

@@ -25,8 +25,8 @@ from trainer.policy.footprint import (
     cache_bytes,
     gguf_bytes,
     linear_parameters,
-    merged_bytes,
     micro_batch,
+    most_merged_bytes,
     token_bytes,
     weights_bytes,
 )
@@ -166,12 +166,13 @@ def test_a_window_bounds_the_cache(tmp_path):
 
 @pytest.mark.parametrize("name", ["1B", "3B"])
 def test_versions_are_as_large_as_real_servers_keep_them(name, tmp_path):
-    """Of models of this size, Q4_0, that real servers took (scripts/bench/versions.py)."""
+    """Of models of this size, Q4_0, that real servers took, when layers that changed were in Q8_0
+    (scripts/bench/versions.py)."""
     measured = json.loads((ROOT / "benchmarks" / "versions.json").read_text())[f"{name} Q4_0"]
     large_llama.as_weights(tmp_path / "model", large_llama.SHAPES[name], 49152)
     shape = model_shape.read(tmp_path / "model")
     assert gguf_bytes(shape, 4.5) == pytest.approx(measured["whole"]["model_bytes"], rel=0.02)
-    assert merged_bytes(shape, shape.linears, 4.5) == pytest.approx(measured["whole"]["bytes_of_one"], rel=0.02)
+    assert most_merged_bytes(shape, shape.linears, 4.5) == pytest.approx(measured["whole"]["bytes_of_one"], rel=0.02)
     if "llama-server" in measured:
         adapter = adapter_bytes(adapter_parameters(shape.linears, 16))
         assert adapter == pytest.approx(measured["llama-server"]["bytes_of_one"], rel=0.02)
