@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from trainer.formats.model_shape import ModelShape, Shapes
-from trainer.policy.packing import UNRELATED
 
 GB: Final = 2**30
 Store = Literal["float32", "bfloat16", "4 bits", "rounded"]  # "rounded": large frozen layers of a CPU run (torch_load)
@@ -74,6 +73,7 @@ def adapter_parameters(layers: Shapes, rank: int) -> int:
 HOLES: Final = 1.4  # the resident set grows by this much more than the tensors, measured (docs/lab/benchmarks.md)
 SHARE_OF_FREE_MEMORY = 0.6  # what training may plan with; the server beside it grows too
 COMFORTABLE = 2 << 30  # bytes of activations kept on a CPU, where other programs have the same memory
+UNRELATED: Final = 640  # tokens that are put together at most, see docs/lab/training-log.md; a CPU takes SMALL
 SMALL = 256  # tokens of unrelated sequences a micro-batch on a CPU: as fast as more, with two thirds of the memory
 LONGEST = 4  # sequences of max_seq_len: more in one micro-batch share no more than these do already
 HOARD = 512 << 20  # bytes of freed memory that the C library may keep: half of it costs time, and saves little more

@@ -33,8 +33,9 @@ from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.io.run_folder import ServerFormat
 from trainer.mis_po import Terms
 from trainer.policy import autoscale, eos
+from trainer.policy.footprint import UNRELATED
 from trainer.policy.mlx_model import Array, MlxModel
-from trainer.policy.packing import UNRELATED, Budget, Packed, States, pad
+from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, State, Surprise, TokenDistribution
 
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient

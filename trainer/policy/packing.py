@@ -15,10 +15,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.policy.footprint import UNRELATED
+
 Ints = NDArray[np.int64]
 States = NDArray[np.float32]  # (T, H) what the model has made of a prompt before each token of a reply
 
-UNRELATED = 640  # tokens; a CPU takes fewer (footprint), see docs/lab/training-log.md
 MOSTLY_SHARED = 0.5  # of a sequence; sharing less saves less than recomputing activations of a large one may cost
 
 

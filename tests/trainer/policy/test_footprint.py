@@ -19,6 +19,7 @@ from trainer.policy.footprint import (
     HOARD,
     SMALL,
     TRAINED_BYTES,
+    UNRELATED,
     MemoryPlan,
     adapter_bytes,
     adapter_parameters,
@@ -30,7 +31,7 @@ from trainer.policy.footprint import (
     token_bytes,
     weights_bytes,
 )
-from trainer.policy.packing import UNRELATED, Tokens, pack
+from trainer.policy.packing import Tokens, pack
 
 ROOT = Path(__file__).resolve().parents[3]
 
