@@ -314,7 +314,11 @@ def test_reading_a_text_takes_time_in_proportion(hostile: str) -> None:
             assert not (slow := too_slow(scan, make, LENGTH, LENGTH)), (name, before, slow)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.id)
+# Below a summary no answer stands as it was captured, so nothing is rated there, and the person is told so.
+STANDING = [form for form in FORMS if form.id != "mistral-vibe, its context full"]
+
+
+@pytest.mark.parametrize("form", STANDING, ids=lambda form: form.id)
 async def test_what_the_person_types_rates_the_answer_above(proxy: Proxy, form: Form) -> None:
     reply = await ask(proxy, form, "one")
     assert "rated good, because “clear”" in await ask(proxy, form, "one", reply, "/rl good clear")

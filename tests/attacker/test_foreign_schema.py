@@ -142,7 +142,7 @@ async def test_a_copy_in_the_home_is_left_as_it_is(home: Path) -> None:
         db.execute("CREATE TABLE t (a)")
     with encryption.owned(home):
         done = encryption.encrypt(home, SECRET, lambda *_: None)
-    assert done.files == [home / schema.NAME] and "a foreign table t" in done.left[file]
+    assert done.files == [home / schema.NAME] and "a foreign table t" in done.failures[file]
 
 
 async def test_nor_is_an_encrypted_one(tmp_path: Path) -> None:
