@@ -72,7 +72,7 @@ def test_the_search_for_patterns_finds_them() -> None:
     rules = [methods for place, methods in found.items() if place.startswith("proxy.conversation.turns._OURS[")]
     assert {"match"} in rules and {"search"} in rules
     assert found["proxy.core.upstream._is_plain"] == {"fullmatch"}
-    assert found["proxy.backends.ollama._look"] == {"match"}
+    assert found["proxy.backends.modelfile.release_of"] == {"match"}
     assert len(found) > 200
 
 
