@@ -44,7 +44,9 @@ def plan(
     ram_gb: Annotated[
         float | None, typer.Option(min=0.1, help="Memory of the machine.", show_default="this machine's")
     ] = None,
-    ratings: Annotated[int | None, typer.Option(min=1, max=10_000, show_default="train.start_at")] = None,
+    ratings: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Of a run.", show_default="train.start_at")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=2, max=1_000_000, help="Of a prompt with its answer.")] = TOKENS,
     context: Annotated[int, typer.Option(min=1, max=10_000_000, help="Tokens that the server keeps.")] = CONTEXT,
     home: Home = None,
