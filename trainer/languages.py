@@ -20,7 +20,8 @@ from config import languages
 
 ENOUGH: Final = 0.25  # of the prompts, from which on the gate asks in a language
 MEASURED: Final = 400  # characters of a prompt that are looked at
-_CODE: Final = re.compile(r"`[^`\n]*`|https?://\S+|\S*[\\/_{}=<>]\S*")
+_QUOTED: Final = re.compile(r"`[^`\n]*`")
+_CODE: Final = frozenset("\\/_{}=<>")  # a word with one of these is no word of a language
 _LETTER: Final = re.compile(r"[^\W\d_]")
 
 
@@ -36,7 +37,7 @@ def language_shares(texts: Iterable[str]) -> dict[str, float]:
     sums: Counter[str] = Counter()
     count = 0
     for text in texts:
-        words = _CODE.sub(" ", text[:MEASURED]).strip()
+        words = " ".join(word for word in _QUOTED.sub(" ", text[:MEASURED]).split() if _CODE.isdisjoint(word))
         if not _LETTER.search(words):
             continue
         count += 1
