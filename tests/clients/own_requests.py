@@ -100,6 +100,6 @@ class NumberedConversation(Conversation):
 
 def _is_question(body: dict[str, Any], number: str) -> bool:
     """Tell whether the newest message is the person's question, and not a tool's result or another request."""
-    newest = body.get("messages", body.get("input"))[-1]
+    newest = body["messages" if "messages" in body else "input"][-1]
     text = json.dumps(newest)
     return newest.get("role") == "user" and f"What about {number}?" in text and len(text) < LONGEST_QUESTION

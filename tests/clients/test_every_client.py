@@ -114,7 +114,9 @@ async def test_rated(drive: Drive, way: str, cell: str, proxy: Proxy, tmp_path: 
         assert await talk.ratings() == {**before, first["id"]: (1.0, None), second["id"]: (-1.0, "too long")}
         # A title or a summary that a client asks for itself quotes all that was said, in one message.
         messages = [
-            json.dumps(message) for body in talk.requests() for message in body.get("messages", body.get("input"))
+            json.dumps(message)
+            for body in talk.requests()
+            for message in body["messages" if "messages" in body else "input"]
         ]
         sent = [message for message in messages if "What about" not in message]
         words = (f"{drive.driver.rate.strip()} good", "rl:good", "rated good")
