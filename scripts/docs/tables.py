@@ -388,6 +388,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "language_headers": ("benchmarks/language_gates.json", tables_languages.headers),
     "language_refusals": ("benchmarks/language_gates.json", tables_languages.refused),
     "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
+    "whole_loop": ("benchmarks/whole_loop.json", tables_models.whole_loop),
     "plan_check": ("benchmarks/plan_check.json", tables_sizes.plan_check),
     "plan_published": ("benchmarks/plan_check.json", tables_sizes.plan_published),
     "model_matrix": ("benchmarks/model*s.json", tables_servers.matrix),

@@ -17,7 +17,8 @@ import random
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,34 @@ OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "whole_loop.js
 MODEL: Final = "second"
 RUN_S: Final = 7200.0  # that a run may take on a busy machine
 LOOK_S: Final = 1.0
+# As the template of the weights words it, in Ollama's language.
+CHATML_WITH_TOOLS: Final = """{{- if or .System .Tools }}<|im_start|>system
+{{ if .System }}{{ .System }}{{ else }}You are Qwen, created by Alibaba Cloud. You are a helpful assistant.{{ end }}
+{{- if .Tools }}
+
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{{- range .Tools }}
+{{ json . }}
+{{- end }}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{\"name\": <function-name>, \"arguments\": <args-json-object>}
+</tool_call>
+{{- end }}<|im_end|>
+{{ else }}<|im_start|>system
+You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
+{{ end }}
+{{- range .Messages }}{{ if ne .Role "system" }}<|im_start|>{{ .Role }}
+{{ .Content }}<|im_end|>
+{{ end }}{{ end }}<|im_start|>assistant
+"""
 OPTIONS: Final = "--ctx-size 4096 --parallel 1 --threads 1 --offline"
 
 
@@ -134,15 +163,21 @@ async def server_of(
         yield None, {"KIND": "llamacpp", "COMMAND": command}, name
     else:
         binary = next(path for path in binaries() if name in ("ollama", f"ollama {path.parent.parent.name}"))
+        version = await asyncio.to_thread(version_of, binary)
         (folder / "ollama").mkdir()
         server = OllamaServer(binary, folder / "ollama")
         await server.start()
         try:
-            await server.create(MODEL, "PARAMETER num_ctx 4096", gguf=gguf)
+            await server.create(MODEL, "PARAMETER num_ctx 4096", *template_lines(version), gguf=gguf)
             settings = {"KIND": "ollama", "URL": server.url, "MODELS_DIR": str(server.models)}
-            yield server, settings, f"ollama {await asyncio.to_thread(version_of, binary)}"
+            yield server, settings, f"ollama {version}"
         finally:
             await server.stop()
+
+
+def template_lines(version: str) -> list[str]:
+    """An old Ollama finds no template by likeness for this model, and asks it without one."""
+    return [f'TEMPLATE """{CHATML_WITH_TOOLS}"""'] if version.startswith("0.9.") else []
 
 
 async def run_of(served: Serving, after: int) -> dict[str, Any]:
@@ -161,8 +196,13 @@ async def run_of(served: Serving, after: int) -> dict[str, Any]:
 
 
 async def one(
-    arguments: argparse.Namespace, folder: Path, server: OllamaServer | None, settings: dict[str, str]
-) -> dict[str, Any]:
+    arguments: argparse.Namespace,
+    folder: Path,
+    server: OllamaServer | None,
+    settings: dict[str, str],
+    save: Callable[[dict[str, Any]], None],
+) -> None:
+    """`save` is given what is known so far, after each round and in the end."""
     texts = read_prompts()
     prompts = random.Random(arguments.seed).sample(texts["rate"], arguments.ratings * arguments.rounds)
     held = texts["held-out"][: arguments.held_out]
@@ -188,14 +228,15 @@ async def one(
             if live:
                 found["after"] = await person.held_out(held, f"@v{live}")
             print(f"round {number + 1}: live v{live}, liked {found.get('after', {}).get('liked')}", flush=True)
+            record["status"] = {name: status[name] for name in ("match", "problem", "live")}
+            record["most_bytes"] = memory.most
+            save(record)
         record["swaps"] = await swaps(served, live) if live else None
         record["swap_log"] = swap_lines(served)
-        record["status"] = {name: status[name] for name in ("match", "problem", "live")}
         watching.cancel()
-        record["most_bytes"] = memory.most
+        save(record)
     finally:
         await served.stop()
-    return record
 
 
 async def one_round(
@@ -246,10 +287,10 @@ def swap_lines(served: Serving) -> list[str]:
     return [line for line in served.log.splitlines() if re.search(r"\bswap\b", line)]
 
 
-def keep(server: str, model: str, found: dict[str, Any]) -> None:
+def keep(server: str, model: str, about: dict[str, Any], record: dict[str, Any]) -> None:
     """At once."""
     records: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    records.setdefault(model, {})[server] = found
+    records.setdefault(model, {})[server] = {**about, **record}
     OUT.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -269,8 +310,8 @@ async def main() -> None:
         with tempfile.TemporaryDirectory(prefix="whole-loop-") as work:
             async with server_of(name, Path(work), arguments.gguf) as (server, settings, full_name):
                 print(full_name, flush=True)
-                found = await one(arguments, Path(work), server, settings)
-        keep(full_name, arguments.weights.name, {**about, **found})
+                save = partial(keep, full_name, arguments.weights.name, about)
+                await one(arguments, Path(work), server, settings, save)
 
 
 if __name__ == "__main__":
