@@ -80,7 +80,7 @@ def whole_loop(report: Mapping[str, Any]) -> str:
             if found.get("swaps"):
                 swaps.append(f"| {model} | {server} | {_swaps(found)} |")
     every = [found for servers in report.values() for found in servers.values()]
-    return "\n".join([*lines, "", *swaps, "", _circumstances(every)])
+    return "\n".join([*lines, "", *([*swaps, ""] if len(swaps) > 2 else ()), _circumstances(every)])
 
 
 def _apart(apart: Any) -> str:
@@ -94,7 +94,7 @@ def _round(each: Mapping[str, Any], liked: float) -> str:
         return f"{good} | none | – | {liked:.2f} | – | – "
     check = (run["gate"] or {}).get("base_nll") or {}
     nll = f"{check['value']:+.3f} of {check['bound']:.2f}" if check.get("value") is not None else "–"
-    moved = f"{liked:.2f} → {after['liked']:.2f}" if after else f"{liked:.2f}"
+    moved = f"{liked:.2f} → {after['liked']:.2f}" if after else f"{liked:.2f} → not asked"
     gate_s = (run["metrics"] or {}).get("seconds_gate")
     seconds = f"{run['seconds']:.0f} s" + (f", {gate_s:.0f} s" if gate_s else "")
     return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {each['bytes'] / 1e6:.0f} MB"
@@ -110,7 +110,5 @@ def _circumstances(every: Sequence[Mapping[str, Any]]) -> str:
     dates = " and ".join(sorted({found["date"][:10] for found in every}))
     machine, loads = every[0]["machine"], sorted(found["machine"]["load_before"] for found in every)
     commits = ", ".join(sorted({f"`{found['commit']}`" for found in every}))
-    return (
-        f"{dates}, {machine['cpu']}, {machine['cores']} cores, load {loads[0]:.0f} to {loads[-1]:.0f} by other "
-        f"programs, {commits}."
-    )
+    load = f"{loads[0]:.0f} to {loads[-1]:.0f}" if len(loads) > 1 else f"{loads[0]:.0f}"
+    return f"{dates}, {machine['cpu']}, {machine['cores']} cores, load {load} by other programs, {commits}."
