@@ -36,6 +36,7 @@ PAGES = (
     "docs/lab/http-api.md",
     "docs/lab/quick-starts.md",
     "docs/lab/episodes.md",
+    "docs/lab/backends.md",
     "docs/lab/ollama.md",
     "docs/lab/models.md",
     "docs/lab/languages.md",

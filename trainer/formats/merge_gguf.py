@@ -38,10 +38,10 @@ Report = Callable[[str], None]
 # What the gguf package can write as exactly as llama.cpp does. K-quants and IQ types it only reads.
 WRITABLE: Final = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q5_1, Type.Q5_0, Type.Q4_1, Type.Q4_0)
 LARGER: Final = (Type.Q8_0, Type.F16, Type.F32)
-# How much noise a change may add to a tensor that keeps its type: of the energy that quantisation itself has lost, or
-# of the weights'. Measured (docs/lab/backends.md): a twentieth of Q4_0's own, and 99 % of what was learned.
+# How much noise a change may add to a tensor that keeps its type: of the energy that quantisation itself has lost (4
+# bits), or of the weights' (finer types). The latter is an eighth of what 4 bits lose. Measured: docs/lab/backends.md.
 NOISE_OF_OWN: Final = 0.25
-NOISE_OF_WEIGHTS: Final = 1e-4
+NOISE_OF_WEIGHTS: Final = 1e-3
 LOST: Final = 0.1  # the share of a change that may go missing, or be made up, in a type
 SAMPLE: Final = 256  # rows of a tensor on which a type is tried
 SPARE: Final = 2**29  # bytes left free on the disk
