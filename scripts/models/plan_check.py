@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median
 from typing import IO, Any, Final, NamedTuple
 
 import psutil
@@ -35,7 +36,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FILE: Final = ROOT / "benchmarks" / "plan_check.json"
 GB: Final = 2**30
 LOOK_S: Final = 0.02
-RATINGS, FOR_GATE, TOKENS = 8, 2, 300  # of a run; tokens of prompt and answer together
+OWN_REPLIES, RATINGS, FOR_GATE = 32, 8, 8  # of a run: of the real model, of a random one; one of 8 is for the gate
+TOKENS = 300  # of prompt and answer together
 CARDS, RAM = (16, 24, 80), 64 * GB
 PROMPT_TOKENS: Final = 50
 SMALL: Final = "SmolLM2 135M"
@@ -98,7 +100,7 @@ def own_replies(model: Path, tokens: int) -> Iterator[tuple[str, str]]:
     from scripts.bench.persona import Chat, prompts
 
     chat = Chat(model, 1)
-    for first in range(0, RATINGS, 8):
+    for first in range(0, OWN_REPLIES, 8):
         questions = prompts()["rate"][first : first + 8]
         prompts_ids = [chat.template.prompt([{"role": "user", "content": question}]) for question in questions]
         out = chat.policy.generate(prompts_ids, max_tokens=tokens - 35, temperature=0.8, seed=first)
@@ -107,15 +109,16 @@ def own_replies(model: Path, tokens: int) -> Iterator[tuple[str, str]]:
 
 
 def write_samples(name: str, model: Path, folder: Path, tokens: int) -> None:
-    pairs = own_replies(model, tokens) if name == SMALL else passages(model, tokens)
+    pairs = list(own_replies(model, tokens) if name == SMALL else passages(model, tokens))
+    middle = median(len(answer) for _, answer in pairs)
     lines = []
     for number, (question, answer) in enumerate(pairs):
-        reward = 1.0 if len(answer) % 2 else -1.0
-        if name != SMALL:
-            reward = 1.0 if answer == answer.lower() else -1.0
+        is_liked = len(answer) < middle if name == SMALL else answer == answer.lower()
+        split = "held" if number < len(pairs) // FOR_GATE else "train"
         lines.append({
-            "rating": f"rt-{number}", "completion": f"rl-{number}", "split": "held" if number < FOR_GATE else "train",
-            "version": 0, "reward": reward, "weight": 1.0, "human": True, "finish_reason": "length", "exact": False,
+            "rating": f"rt-{number}", "completion": f"rl-{number}", "split": split,
+            "version": 0, "reward": 1.0 if is_liked else -1.0, "weight": 1.0, "human": True,
+            "finish_reason": "length", "exact": False,
             "sampling": {"temperature": 0.8 if name == SMALL else 1.0, "top_p": 1.0}, "text": answer,
             "messages": [{"role": "user", "content": question}],
         })  # fmt: skip
@@ -245,7 +248,9 @@ def compare(name: str, model: Path, samples: Path, threads: int) -> dict[str, An
         (folder / "run.json").write_text(json.dumps(spec))
         predicted = predict(model, folder, psutil.virtual_memory().available, threads)
         measured = measure(folder, threads)
-        version = folder / "v0001" if (folder / "v0001").exists() else folder / "rejected"
+        version = folder / ("v0001" if measured["status"] == "passed" else "rejected")
+        if not version.exists():
+            raise SystemExit(f"{name}: the run ended {measured['status']}: {measured['reason']}")
         measured["adapter_bytes"] = (version / "adapter_model.safetensors").stat().st_size
         optimiser = version / "optimiser.safetensors"
         measured["kept_bytes"] = measured["adapter_bytes"] + (optimiser.stat().st_size if optimiser.exists() else 0)

@@ -149,6 +149,19 @@ def context_of(config: Any) -> int:
     return int(short or getattr(config, "original_max_position_embeddings", None) or longest)
 
 
+def _cached_width(config: Any) -> int:
+    """Numbers of a key or a value that a layer keeps for a token: the most, where layers differ (Gemma 4)."""
+    members = config.to_dict()
+
+    def size(name: str) -> int:
+        value = members.get(name) or 0
+        return max(value) if isinstance(value, list) else int(value)
+
+    heads = max(size("num_key_value_heads"), size("num_global_key_value_heads")) or size("num_attention_heads")
+    head = max(size("head_dim"), size("global_head_dim")) or size("hidden_size") // size("num_attention_heads")
+    return heads * head
+
+
 class Engine:
     def __init__(self, model: Any, tokenizer: Any, *, max_rows: int = MAX_ROWS) -> None:
         self.model = model.eval()
@@ -162,9 +175,7 @@ class Engine:
             )
         self.context = context_of(config)
         self._layers: int = config.num_hidden_layers
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        token_bytes = 2 * self._layers * heads * head * next(model.parameters()).element_size()
+        token_bytes = 2 * self._layers * _cached_width(config) * next(model.parameters()).element_size()
         self._columns = max(self.context, CACHE_BYTES // token_bytes)  # one row of full length always fits
         self._ends = frozenset(eos.of_replies(model.generation_config.eos_token_id, tokenizer))
         self._max_rows = max_rows

@@ -141,7 +141,7 @@ async def test_run_folders_go_there_and_back(proxy: Proxy) -> None:
     before = (under_way / "samples.jsonl").read_bytes()
     assert PLANTED.encode() in before
     found = told(rlproxy(proxy.home, "encrypt", "--key", "env", "--json", RLPROXY_STORE_KEY=HEX))
-    assert found["runs"] == 2 and not found["left"]
+    assert found["runs"] == 2 and not found["failures"]
     assert in_the_clear(proxy.home) == [] and is_sealed(ended / "samples.jsonl")
 
     proxy.secret, proxy.launcher.hold = KEY, False

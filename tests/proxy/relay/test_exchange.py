@@ -221,7 +221,9 @@ class Starter(FakeLauncher):
         super().__init__()
         self.servers: list[Started] = []
 
-    async def start_server(self, weights: str, model: str, *, threads: int, key: str, log: Path) -> Started:
+    async def start_server(
+        self, weights: str, model: str, *, threads: int, key: str, log: Path, trust_remote_code: bool = False
+    ) -> Started:
         self.servers.append(Started())
         await self.servers[-1].start()
         return self.servers[-1]
