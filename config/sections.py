@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
 from config.patterns import TextPattern
 
@@ -147,7 +148,7 @@ class ServerSection(Section):
 
 
 class BackendSection(Section):
-    kind: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] = "builtin"
+    kind: BackendKind = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
     url: Url = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""

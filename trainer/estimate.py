@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from config import presets
+from config.backend_kinds import BACKENDS, BackendTraits
 from trainer.formats.manifest import AdapterError
 from trainer.formats.model_shape import ModelShape, Shapes, read
-from trainer.io.run_folder import ServerFormat
 from trainer.policy import autoscale, footprint
-from trainer.policy.footprint import GGUF_BITS, RunMemory, Store, Workload
+from trainer.policy.footprint import RunMemory, Store, Workload
 
 Place = Literal["cpu", "cuda", "metal"]
 RESERVED: Final = 0.05  # of a card or of memory, for the system
@@ -28,30 +28,6 @@ GPU_RATES: Final = ((16.5, 2e13), (48.5, 2.5e13), (1e9, 1e14))
 GPU_BANDWIDTH: Final = 4e11  # bytes a second that writing reads weights with, likewise
 BUS_BANDWIDTH: Final = 1.6e10  # bytes a second from memory to the card: PCIe 4 with 16 lanes, half of it reached
 START_S: Final = 20.0  # to import torch, load weights and write files
-
-
-@dataclass(frozen=True, slots=True)
-class ServerKind:
-    """Assumptions about a server of this kind."""
-
-    name: str
-    bits: float  # a weight, as it is mostly served
-    format: ServerFormat | None  # of a version; None: it takes none
-    cache_bytes: int = 2  # a number of the cache
-    copies: int = 1  # of model and cache on a GPU, with the versions that stay loaded
-    rests: bool = True  # gives its memory back while a run trains (train.share_gpu)
-
-
-SERVERS: Final[Mapping[str, ServerKind]] = {
-    "builtin": ServerKind("the built-in server", 32, "peft", cache_bytes=4),
-    "vllm": ServerKind("vLLM", 16, "peft"),
-    "sglang": ServerKind("SGLang", 16, "peft", rests=False),
-    "llamacpp": ServerKind("llama.cpp", GGUF_BITS, "gguf", copies=3),
-    "ollama": ServerKind("Ollama", GGUF_BITS, "merged"),
-    "lmstudio": ServerKind("LM Studio", GGUF_BITS, "merged"),
-    "mlx": ServerKind("mlx-lm", 16, "mlx", rests=False),
-    "openai": ServerKind("a cloud", 0, None, cache_bytes=0),
-}
 
 
 class Hardware(NamedTuple):
@@ -112,8 +88,8 @@ class EstimateRequest(NamedTuple):
     overrides: Mapping[str, Any] = MappingProxyType({})
 
     @property
-    def kind(self) -> ServerKind:
-        return SERVERS[self.server]
+    def kind(self) -> BackendTraits:
+        return BACKENDS[self.server]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +106,7 @@ class Estimate:
     versions: list[VersionSize]
 
     @property
-    def server(self) -> ServerKind:
+    def server(self) -> BackendTraits:
         return self.request.kind
 
     @property
@@ -142,7 +118,7 @@ class Estimate:
     def version(self) -> VersionSize | None:
         """The form in which this server keeps it."""
         forms = {"peft": 0, "gguf": 1, "merged": 2, "mlx": 3}
-        return None if self.server.format is None else self.versions[forms[self.server.format]]
+        return None if self.server.version_form is None else self.versions[forms[self.server.version_form]]
 
     @property
     def unpacked(self) -> int:
@@ -181,13 +157,13 @@ def of(path: Path, request: EstimateRequest) -> Estimate:
     return Estimate(shape, request, fitted.rank, trained, numbers, obstacle, serving, ways, _advised(ways), versions)
 
 
-def _trained(shape: ModelShape, setting: str, kind: ServerKind) -> tuple[Shapes, str]:
+def _trained(shape: ModelShape, setting: str, kind: BackendTraits) -> tuple[Shapes, str]:
     """The layers that a run would train; and why none can be loaded, where that is so."""
     layers, _ = autoscale.trained_layers(shape.linears, setting, shape.profile)
     left_out = ""
-    if kind.format is not None:
+    if kind.version_form is not None:
         try:
-            layers, _ = autoscale.worn_layers(layers, dict(shape.config), kind.format)
+            layers, _ = autoscale.worn_layers(layers, dict(shape.config), kind.version_form)
         except AdapterError as error:
             left_out = str(error)
     return {name: shape.linears[name] for name in layers}, left_out

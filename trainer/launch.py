@@ -35,7 +35,7 @@ from trainer.child_process import (
     run_to_end,
     spawn,
 )
-from trainer.estimate import SERVERS, Duration, Estimate, EstimateRequest, Hardware, Way, rounds_products
+from trainer.estimate import Duration, Estimate, EstimateRequest, Hardware, Way, rounds_products
 from trainer.formats import model_info
 from trainer.formats.manifest import AdapterError
 from trainer.formats.manifest import verify as verify_adapter
@@ -56,7 +56,6 @@ __all__ = [
     "DEFAULT_HUB_ID",
     "HINT",
     "IN_THE_CLEAR",
-    "SERVERS",
     "AdapterError",
     "BuiltinServer",
     "Duration",

@@ -13,6 +13,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 
+from config.backend_kinds import BACKENDS
 from proxy.backends.base import Address, Backend
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import dumps, loads
@@ -21,16 +22,6 @@ from proxy.core.server_url import route_url
 from proxy.core.upstream import body_of
 
 ASK_BYTES: Final = 1 << 25  # of an answer with the log-probs of a long prompt
-
-# What starts each of them, for who forgot to.
-START: Final[Mapping[str, str]] = {
-    "vllm": "VLLM_ALLOW_RUNTIME_LORA_UPDATING=True vllm serve MODEL --enable-lora --generation-config vllm",
-    "sglang": "python -m sglang.launch_server --model-path MODEL --enable-lora --sampling-defaults openai",
-    "llamacpp": "llama-server -m MODEL.gguf",
-    "ollama": "ollama serve",
-    "lmstudio": "lms server start",
-    "mlx": "mlx_lm.server --model MODEL",
-}
 
 
 async def ask(
@@ -67,7 +58,8 @@ def contact(url: str, kind: str, question: str, timeout_s: float) -> Iterator[No
 
 
 def down_error(url: str, error: BaseException, kind: str = "") -> BackendDown:
-    start = f"start it (`{START[kind]}`)" if kind in START else "start it"
+    command = BACKENDS[kind].start if kind in BACKENDS else ""
+    start = f"start it (`{command}`)" if command else "start it"
     start += _unused_proxy(url)
     return BackendDown(
         f"The backend at {url} does not answer ({_reason(error)}); {start}, or correct backend.url: `rlproxy init` "

@@ -169,3 +169,6 @@ class Builtin(VLLM):
                 await self._up.wait()
         except TimeoutError:
             raise BackendDown(f"The built-in backend is not up: {self._down_reason}.", retry_after=5) from None
+
+
+make = Builtin

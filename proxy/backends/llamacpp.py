@@ -20,7 +20,7 @@ from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
 from proxy.backends.base import Address, Capabilities, Prompt, RenderedPrompt
 from proxy.backends.gguf_files import adapter_file
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults, props_sampling
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
@@ -295,3 +295,11 @@ class LlamaRouter(LlamaCpp):
             await asyncio.to_thread(presets.rewrite, self._presets, change, *about)
         except (presets.PresetError, OSError) as error:
             raise BackendBroke(f"The preset file {self._presets} could not be changed: {error}") from error
+
+
+def make(settings: Settings, launcher: Launcher) -> LlamaCpp:
+    if settings.backend.command:
+        from proxy.backends.llamacpp_managed import LlamaManaged  # it imports this module
+
+        return LlamaManaged(settings, launcher)
+    return (LlamaRouter if settings.backend.presets else LlamaCpp)(settings, launcher)

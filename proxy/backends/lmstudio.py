@@ -19,18 +19,18 @@ from typing import Any, Final
 
 import aiohttp
 
+from config.backend_kinds import usual_url
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities, LeftoverVersions
 from proxy.backends.installed import InstalledVersions, write
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.server_url import base_url
 from proxy.core.upstream import message_in
 from trainer.launch import Launcher, LaunchError
 
-URL: Final = "http://127.0.0.1:1234"
 FOLDER: Final = "~/.lmstudio/models"
 PUBLISHER: Final = "rlproxy"  # the folder of ours among the models
 LOAD_S: Final = 3600.0
@@ -64,7 +64,7 @@ class LMStudio(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend, weights=settings.train.weights)
-        self._url = base_url(settings.backend.url or URL, is_root=True)
+        self._url = base_url(settings.backend.url or usual_url("lmstudio"), is_root=True)
         self._weights = settings.train.weights or None
         self._gguf = settings.backend.gguf
         self._folder = settings.backend.models_dir or Path(FOLDER).expanduser()
@@ -365,3 +365,6 @@ def _last(key: str) -> str:
 def _plain(name: str) -> str:
     """Without what LM Studio makes of a file's name."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+make = LMStudio

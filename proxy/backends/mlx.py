@@ -15,7 +15,7 @@ from typing import Any, Final
 from config.settings import Settings
 from proxy.backends.base import Address, Capabilities
 from proxy.backends.model_files import is_hub_id
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults
 from proxy.core.errors import BackendBroke, BackendDown, BadRequest, Unsupported
 from proxy.core.json_edit import dumps
@@ -109,3 +109,6 @@ class MLX(OpenAICompatible):
 
     async def unload(self, name: str) -> None:
         self._version_folders.pop(name, None)  # the server holds one adapter at a time, and drops it for the next
+
+
+make = MLX

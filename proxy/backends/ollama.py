@@ -19,6 +19,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
+from config.backend_kinds import usual_url
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import (
@@ -34,7 +35,7 @@ from proxy.backends.base import (
 from proxy.backends.installed import InstalledVersions
 from proxy.backends.modelfile import Modelfile, format_of, parse, release_of
 from proxy.backends.ollama_prompts import ollama_request
-from proxy.backends.openai import LONG_CALL_BYTES, OpenAICompatible
+from proxy.backends.openai_compatible import LONG_CALL_BYTES, OpenAICompatible
 from proxy.backends.origins import Origins
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
 from proxy.core.json_edit import dumps, loads
@@ -44,7 +45,6 @@ from trainer.launch import Launcher, LaunchError, ServerFormat
 
 log = structlog.get_logger()
 
-URL: Final = "http://127.0.0.1:11434"
 FILES: Final = (0, 5, 5)  # the first version whose /api/create takes uploaded files
 RENDERS: Final = (0, 11, 5)  # the first that tells how it renders a prompt
 COPIES: Final = 3  # of a whole model at Ollama while it makes one: what was sent, llama-quantize's, the new layer
@@ -82,7 +82,9 @@ class Ollama(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend, weights=settings.train.weights)
-        self._url = base_url((settings.backend.url or URL).rstrip("/").removesuffix("/api"), is_root=True)
+        self._url = base_url(
+            (settings.backend.url or usual_url("ollama")).rstrip("/").removesuffix("/api"), is_root=True
+        )
         self._model = _short(settings.backend.model)
         self._weights = settings.train.weights or None
         self._gguf = settings.backend.gguf
@@ -488,11 +490,13 @@ class Ollama(OpenAICompatible):
 def _models(path: str, status: int, body: bytes) -> list[dict[str, Any]]:
     """A list of its own; each has a name. Raises BackendBroke."""
     try:
-        models: list[dict[str, Any]] = loads(body)["models"]
-        return [m for m in models if m["name"]]
+        return [model for model in loads(body)["models"] if model["name"]]
     except (ValueError, KeyError, TypeError) as error:
         raise BackendBroke(f"Ollama answered GET {path} with {status} and no list of models.") from error
 
 
 def _short(name: str) -> str:
     return name.removesuffix(":latest")
+
+
+make = Ollama

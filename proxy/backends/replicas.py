@@ -25,7 +25,7 @@ from proxy.backends.base import (
     RenderedPrompt,
     ServedModel,
 )
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError
 from trainer.launch import ServerFormat
 

@@ -1,7 +1,7 @@
 """How a server samples where a client says nothing, as far as that can be known from outside.
 
 Owns a model's generation_config.json as vLLM and SGLang read it, and what llama-server's /props say. A server's own
-log-probs say whether such a file is in force. Not here: the asking (openai, vllm, sglang, llamacpp).
+log-probs say whether such a file is in force. Not here: the asking (openai_compatible, vllm, sglang, llamacpp).
 """
 
 from __future__ import annotations

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.sections import BackendSection
+from config.settings import Settings
 from proxy.backends.base import Address, Capabilities
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults, file_defaults
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.upstream import message_in
+from trainer.launch import Launcher
 
 START = "--enable-lora --max-lora-rank 16 --lora-target-modules all --sampling-defaults openai"
 INFO: Final = ("/server_info", "/get_server_info")  # newer, older
@@ -101,3 +103,7 @@ class SGLang(OpenAICompatible):
             return reply["success"] is True, str(reply.get("error_message") or f"it answered {status}")
         except (ValueError, KeyError, TypeError):
             return False, f"{status}: {message_in(answer)}"  # what is no answer of this route, as a missing key
+
+
+def make(settings: Settings, _: Launcher) -> SGLang:
+    return SGLang(settings.backend, settings.train.weights, settings.home)

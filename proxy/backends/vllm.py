@@ -22,10 +22,11 @@ from typing import Final
 import aiohttp
 import structlog
 
+from config.backend_kinds import BACKENDS
 from config.sections import BackendSection
-from proxy.backends.ask import START
-from proxy.backends.base import Capabilities, Prompt, RenderedPrompt
-from proxy.backends.openai import OpenAICompatible
+from config.settings import Settings
+from proxy.backends.base import Backend, Capabilities, Prompt, RenderedPrompt
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import (
     FILE,
     MEMBERS,
@@ -39,14 +40,16 @@ from proxy.backends.sampling_defaults import (
 )
 from proxy.core.errors import BackendBroke, Unsupported
 from proxy.core.json_edit import loads
+from proxy.core.server_url import base_url
 from proxy.core.upstream import message_in
+from trainer.launch import Launcher
 
 log = structlog.get_logger()
 
 SLEEP_S: Final = 600.0  # running answers end first, and the weights of a large model go to the machine's memory
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that --max-lora-rank takes
 PROBE_RANK: Final = 1_000_000
-NO_ROUTES: Final = f"vLLM at {{url}} has no routes to load an adapter: start it with `{START['vllm']}`"
+NO_ROUTES: Final = f"vLLM at {{url}} has no routes to load an adapter: start it with `{BACKENDS['vllm'].start}`"
 # A first word that could be many, so that sampling differently shows.
 ASK: Final = [{"role": "user", "content": "Say one word, any word."}]
 _MOST: Final = re.compile(r"max_lora_rank\D{1,3}(\d+)")
@@ -162,7 +165,7 @@ class VLLM(OpenAICompatible):
         if status == 404:
             return f"vLLM at {self.url} cannot read {folder}: give it that folder under the same path ({message})"
         if "not enabled" in message:
-            return f"vLLM at {self.url} takes no adapters: start it with `{START['vllm']}` ({message})"
+            return f"vLLM at {self.url} takes no adapters: start it with `{BACKENDS['vllm'].start}` ({message})"
         if (match := _MOST.search(message)) is None:
             log.warning("vllm does not say what rank it takes", answer=message, status=status)
             return None
@@ -226,3 +229,13 @@ def _probe(folder: Path) -> Path:
     (probe / "adapter_config.json").write_text(json.dumps(about))
     (probe / "adapter_config.json").chmod(0o644)
     return probe
+
+
+def make(settings: Settings, _: Launcher) -> Backend:
+    chosen, weights, home = settings.backend, settings.train.weights, settings.home
+    if not chosen.replicas:
+        return VLLM(chosen, weights, home)
+    from proxy.backends.replicas import Replicas  # few have them
+
+    urls = dict.fromkeys(base_url(url, is_root=True) for url in (chosen.url, *chosen.replicas))
+    return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights, home) for url in urls])

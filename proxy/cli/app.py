@@ -16,6 +16,7 @@ from typing import Annotated
 
 import typer
 
+from config import backend_kinds
 from proxy.cli.common import AsJson, DryRun, Home, print_json, settings_of, show
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
@@ -84,7 +85,7 @@ def serve(
     backend: Annotated[
         str | None,
         typer.Option(
-            help="builtin, vllm, sglang, llamacpp, ollama, lmstudio, mlx, or openai (a cloud, any other).",
+            help=f"{', '.join(backend_kinds.LEARNING)}, or openai (a cloud, any other).",
             show_default="builtin",
         ),
     ] = None,

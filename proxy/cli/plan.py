@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from config import backend_kinds
 from proxy.cli.common import AsJson, Home, print_json, settings_of
 from proxy.cli.failing import fail
 
@@ -24,7 +25,7 @@ GB: Final = 2**30
 MB: Final = 10**6
 TOKENS, CONTEXT = 300, 4096  # of a rating with its prompt, as most chats have; that Ollama keeps by default
 plan_app = typer.Typer()
-KINDS: Final = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
+KINDS: Final = backend_kinds.listed()
 PARTS: Final = {
     "base": "weights", "trained": "the adapter and its optimiser", "activations": "activations", "logits": "logits",
     "states": "states and keys", "process": "the process",
@@ -53,11 +54,11 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Say what training a model takes here: memory, time, and the size of a version."""
-    from trainer.launch import SERVERS, EstimateRequest, LaunchError, Workload
+    from trainer.launch import EstimateRequest, LaunchError, Workload
 
     settings = settings_of({"home": home})
     kind = server or settings.backend.kind
-    if kind not in SERVERS:
+    if kind not in backend_kinds.BACKENDS:
         fail(f"There is no server {kind!r}; there is {KINDS}.", 2)
     for size in (gpu_gb, ram_gb):
         if size is not None and not math.isfinite(size):

@@ -26,7 +26,7 @@ from proxy.access.keys import Principal
 from proxy.access.security import HEAD, PRINCIPAL, read_head
 from proxy.app import make_app
 from proxy.backends import make_backend
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.dialects import Dialect, dialect_at
 from proxy.relay.relay import Relay

@@ -16,7 +16,7 @@ from proxy.access.security import LOCAL
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.installed import mark_of
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher

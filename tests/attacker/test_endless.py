@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from proxy.access.bodies import Bodies
-from proxy.backends.openai import CALL_BYTES
+from proxy.backends.openai_compatible import CALL_BYTES
 from proxy.relay.capture.answer_reader import MEASURE_FIRST
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.endless import ANSWERS, MODEL, TEXT, EndlessBackend

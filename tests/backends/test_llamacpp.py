@@ -16,7 +16,7 @@ import pytest
 
 from config.settings import load
 from proxy.backends.llamacpp_managed import LlamaManaged
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import ASKED, with_real_versions

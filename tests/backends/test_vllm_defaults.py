@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.backends import openai
+from proxy.backends import openai_compatible
 from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, distance, first_token_odds, is_file_in_force
 from proxy.backends.vllm import ASK
 from scripts.harness.in_process import Proxy, proxy_before
@@ -58,7 +58,7 @@ def server(
 async def proxy(
     tmp_path: Path, with_a_way: Path, server: tuple[str, VLLMServer], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Proxy]:
-    monkeypatch.setattr(openai, "LOOKS_S", 120.0)  # on a busy machine, too
+    monkeypatch.setattr(openai_compatible, "LOOKS_S", 120.0)  # on a busy machine, too
     proxy = proxy_before(tmp_path / "home", backend__url=server[1].url, train__weights=str(with_a_way))
     await proxy.start()
     yield proxy

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from scripts.clients.drivers import TALKING, TOOLS, Driver
 from scripts.harness.in_process import Proxy
 

@@ -9,7 +9,7 @@ from typing import Any
 import ollama
 import pytest
 
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from scripts.harness.in_process import Proxy
 from tests.clients.calls import clients, made, pieces, streams, ways
 

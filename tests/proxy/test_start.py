@@ -49,7 +49,12 @@ async def test_who_has_answered_has_loaded_only_what_an_answer_needs(served: Ser
     answer, _ = await served.chat("a b c", model=MODEL)
     assert answer["choices"][0]["message"]["content"] == "You said: a b c "
     found = await loaded(served, tmp_path)
-    assert {"proxy.relay.relay", "proxy.backends.cloud", "proxy.feedback.webhooks.routes", "structlog.dev"} <= found
+    assert {
+        "proxy.relay.relay",
+        "proxy.backends.openai_compatible",
+        "proxy.feedback.webhooks.routes",
+        "structlog.dev",
+    } <= found
     assert found & LATER == set()
 
 

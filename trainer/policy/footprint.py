@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
+from config import backend_kinds
 from trainer.formats.model_shape import ModelShape, Shapes
 
 GB: Final = 2**30
@@ -22,7 +23,6 @@ Store = Literal["float32", "bfloat16", "4 bits", "rounded"]  # "rounded": large 
 # a second scale for 256 of those (QLoRA, arXiv 2305.14314, section 3).
 NF4_BITS: Final = 4 + 8 / 64 + 32 / (64 * 256)
 # A GGUF file in 4 bits as Ollama's library has them (Q4_K_M): some tensors in 6 bits. Of llama.cpp's own table for 8 B.
-GGUF_BITS: Final = 4.9
 WIDE: Final = 256  # columns of a frozen layer; narrower ones are no faster in bfloat16 (torch_load)
 Q8_BITS: Final = 8.5  # 32 weights of 8 bits share a scale of 16
 
@@ -258,12 +258,12 @@ def stored_bytes(trained: int) -> int:
     return 3 * adapter_bytes(trained)
 
 
-def gguf_bytes(shape: ModelShape, bits: float = GGUF_BITS) -> int:
+def gguf_bytes(shape: ModelShape, bits: float = backend_kinds.GGUF_BITS) -> int:
     """A model file of this many bits a weight; the embeddings are written once where the head is the same."""
     return round(shape.profile.total * bits / 8)
 
 
-def most_merged_bytes(shape: ModelShape, layers: Shapes, bits: float = GGUF_BITS) -> int:
+def most_merged_bytes(shape: ModelShape, layers: Shapes, bits: float = backend_kinds.GGUF_BITS) -> int:
     """A whole model with so much learned in its layers that they need 8 bits."""
     changed = sum(rows * width for rows, width in layers.values())
     return gguf_bytes(shape, bits) + round(changed * max(0.0, Q8_BITS - bits) / 8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from config import backend_kinds
 from proxy.cli.doctor import machine_checks
 from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts, State, gather, holder
 from proxy.cli.rendering_words import side_by_side
@@ -213,7 +214,7 @@ def adapters(facts: DoctorFacts) -> DoctorCheck:
         layers, growth = backend.get("layers"), backend.get("growth")
         line = f"the backend takes new adapters{f', of {layers}' if layers else ''}"
         return DoctorCheck("adapters", "ok", f"{line}; {growth}" if growth else line)
-    backends = "builtin, vllm, sglang, llamacpp, ollama, lmstudio or mlx"
+    backends = backend_kinds.listed()
     fix = f"nothing, if capturing and rating is all you want; else use --backend {backends}"
     if (facts.status.get("trains") or {}).get("model"):
         fix = f"what is rated trains a local model, which needs a backend of its own: {backends}"

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from config.backend_kinds import BackendKind
 from config.errors import nearest
 
 
@@ -22,7 +23,7 @@ class BadAnswers(Exception):
 class Answers(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
-    backend: Literal["builtin", "vllm", "sglang", "llamacpp", "ollama", "lmstudio", "mlx", "openai"] | None = None
+    backend: BackendKind | None = None
     """Kind of the server; without it the first one that was found, or the built-in one."""
     url: str | None = None
     """Its address; it need not be running."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from config.backend_kinds import BACKENDS
 from config.settings import Settings
 from proxy.backends.lmstudio import FOLDER
 from proxy.cli.common import command_for, mask, some
@@ -27,8 +28,6 @@ from proxy.cli.init.questions import Choices, Interview, Surroundings, keys
 from proxy.cli.init.smoke_test import Proof, Unproven
 from proxy.cli.service.managers import Manager, NoService, find
 from proxy.core.address_file import address
-
-WITHOUT_WEIGHTS = ("ollama", "lmstudio", "llamacpp", "openai")  # kinds that do not tell their weights themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def _show_plan(console: Console, init_plan: InitPlan, choices: Choices, service:
         console.say(f"Note: {note}")
     if choices.out_of_reach:
         console.say(f"Note: {choices.out_of_reach}")
-    if not choices.weights and choices.kind in WITHOUT_WEIGHTS:
+    if not choices.weights and not BACKENDS[choices.kind].tells_weights:
         console.say("Note: without weights to train, answers are kept and rated, and nothing trains.")
 
 

@@ -15,12 +15,13 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
+from config import backend_kinds
+
 MODULES: Final = {
     "train": ("torch", "transformers", "peft", "safetensors", "gguf"),
     "mlx": ("mlx_lm", "transformers", "safetensors"),
     "gguf": ("gguf", "safetensors", "numpy"),
 }
-GGUF_SERVERS: Final = ("ollama", "lmstudio", "llamacpp")  # which get versions as GGUF files
 DRY_S: Final = 600.0  # some indexes let pip look into a package only by downloading it
 HEAD_S: Final = 10.0
 
@@ -40,9 +41,9 @@ def missing(kind: str, weights: str, accelerator: str) -> tuple[str, ...]:
     needed: tuple[str, ...] = ()
     if kind == "builtin":
         needed = ("train",)
-    elif weights or kind in ("vllm", "sglang", "mlx"):  # these tell their weights themselves
+    elif weights or backend_kinds.BACKENDS[kind].tells_weights:
         on_mlx = accelerator == "metal"
-        needed = (("mlx", "gguf") if kind in GGUF_SERVERS else ("mlx",)) if on_mlx else ("train",)
+        needed = (("mlx", "gguf") if kind in backend_kinds.GGUF else ("mlx",)) if on_mlx else ("train",)
     return tuple(extra for extra in needed if any(find_spec(module) is None for module in MODULES[extra]))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from config.backend_kinds import usual_url
 from config.sections import BackendSection
 from config.settings import Settings
 from proxy.backends.model_files import ModelFolders
@@ -32,7 +33,6 @@ PRESETS: Final = {
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
 BUILTIN: Final = DiscoveredServer("builtin", "", (ListedModel(""),))
-USUAL: Final = {"ollama": 11434, "lmstudio": 1234}  # ports that everybody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ class Interview:
             raise BadAnswers(f"The {fits[0].kind} at {fits[0].url} has no model {answers.model!r}; it has {has}.")
         if fits:
             return fits[0], ListedModel(answers.model or "")
-        usual = USUAL.get(answers.backend)
-        if url is None and usual is None:
+        url = url or usual_url(answers.backend)
+        if not url:
             raise BadAnswers(f'No {answers.backend} runs here; start it, or name its address, as url = "http://…".')
-        return DiscoveredServer(answers.backend, url or f"http://127.0.0.1:{usual}"), ListedModel(answers.model or "")
+        return DiscoveredServer(answers.backend, url), ListedModel(answers.model or "")
 
     # What a server tells of a model, and where it keeps it
 
@@ -301,8 +301,7 @@ def address(backend: BackendSection) -> str:
     """Where the settings have their server; empty where they name none, or rlproxy starts it."""
     if backend.kind == "builtin" or _is_managed(backend):
         return ""
-    usual = USUAL.get(backend.kind)
-    url = backend.url or (f"http://127.0.0.1:{usual}" if usual else "")
+    url = backend.url or usual_url(backend.kind)
     return discovery.plain(url, backend.kind) if url else ""
 
 

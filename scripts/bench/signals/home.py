@@ -16,7 +16,7 @@ import aiohttp
 import orjson
 
 from config.sections import BackendSection, Judge, Redaction, Signals, Train
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import AnswersInProgress

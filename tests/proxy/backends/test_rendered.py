@@ -14,7 +14,7 @@ from config.settings import load
 from proxy.backends.base import Prompt
 from proxy.backends.llamacpp import LlamaCpp
 from proxy.backends.ollama_prompts import ollama_request
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendBroke
 from scripts.fakes.backend import FakeBackend

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.backends.base import Capabilities
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.core import sse
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
 from proxy.dialects.base import OutgoingRequest

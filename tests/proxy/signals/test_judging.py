@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from config.sections import BackendSection, Judge, Redaction, Signals
-from proxy.backends.openai import OpenAICompatible
+from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import AnswersInProgress

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from proxy.backends import openai
+from proxy.backends import openai_compatible
 from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
@@ -40,7 +40,7 @@ async def failed(proxy: Proxy, act: str, *words: str) -> None:
 async def test_a_load_that_never_answers_is_given_up(
     proxy: Proxy, versions: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openai, "CALL_S", 0.2)
+    monkeypatch.setattr(openai_compatible, "CALL_S", 0.2)
     await proxy.post("/rl/promote/1")
     proxy.backend.hold_load.clear()
     trying = asyncio.create_task(proxy.post("/rl/promote/2"))
