@@ -82,9 +82,8 @@ class Ollama(OpenAICompatible):
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         super().__init__(settings.backend, weights=settings.train.weights)
-        self._url = base_url(
-            (settings.backend.url or usual_url("ollama")).rstrip("/").removesuffix("/api"), is_root=True
-        )
+        url = settings.backend.url or usual_url("ollama")
+        self._url = base_url(url.rstrip("/").removesuffix("/api"), is_root=True)
         self._model = _short(settings.backend.model)
         self._weights = settings.train.weights or None
         self._gguf = settings.backend.gguf
@@ -448,8 +447,7 @@ class Ollama(OpenAICompatible):
         return digest
 
     async def _has(self, digest: str) -> bool:
-        status, _ = await self._call("HEAD", f"/api/blobs/{digest}")
-        return status == 200
+        return (await self._call("HEAD", f"/api/blobs/{digest}"))[0] == 200
 
     async def _warm(self, tag: str) -> None:
         """Into memory, before anybody asks for it."""
