@@ -7,22 +7,23 @@ project = "rlproxy"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_title = "rlproxy"
-exclude_patterns = ["README.md"]  # index.md includes it
+exclude_patterns = ["README.md", "lab"]  # index.md includes the one; the other is the developers' records
 myst_heading_anchors = 4
 myst_enable_extensions = ["html_image"]
 suppress_warnings = ["myst.header"]  # a page may begin a table of contents at any level
 
 
-def _links_out_of_docs(app: object, page: str, source: list[str]) -> None:
-    """Keep the words of a link to a file outside docs/: the site does not contain that file."""
+def _links_out_of_site(app: object, page: str, source: list[str]) -> None:
+    """Keep the words of a link to a file that the site does not contain: outside docs/, or of the developers' records."""
     folder = posixpath.dirname(page)
 
     def words(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(folder, link[2]))
-        return link[1] if path.startswith("..") else link[0]
+        return link[1] if path.startswith(("..", "lab/")) else link[0]
 
-    source[0] = re.sub(r"\[([^\]\n]+)\]\((?!\w+://)([^)#\s]+)(?:#[^)\s]*)?\)", words, source[0])
+    source[0] = re.sub(r"\[([^\]]+)\]\((?!\w+://)([^)#\s]+)(?:#[^)\s]*)?\)", words, source[0])
 
 
 def setup(app) -> None:
-    app.connect("source-read", _links_out_of_docs)
+    app.connect("source-read", _links_out_of_site)
+    app.connect("include-read", lambda app, path, page, source: _links_out_of_site(app, page, source))
