@@ -14,7 +14,7 @@ suppress_warnings = ["myst.header"]  # a page may begin a table of contents at a
 
 
 def _links_out_of_site(app: object, page: str, source: list[str]) -> None:
-    """Keep the words of a link to a file that the site does not contain: outside docs/, or of the developers' records."""
+    """Keep the words of a link to a file that the site has not: outside docs/, or the developers' records."""
     folder = posixpath.dirname(page)
 
     def words(link: re.Match[str]) -> str:
