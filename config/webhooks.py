@@ -86,6 +86,24 @@ class WhatsAppSection(PlatformSection):
     """File that holds the verify token, readable by nobody else."""
 
 
+class MatrixSection(PlatformSection):
+    turned_on_by = "hs_token"
+    hs_token: Key = None
+    """Token by which the homeserver proves itself (`rlproxy connect matrix` makes it); turns the route on."""
+    hs_token_file: SecretFile = None
+    """File that holds it, readable by nobody else."""
+    as_token: Key = None
+    """Token by which rlproxy asks the homeserver, to answer commands and read the text of a message."""
+    as_token_file: SecretFile = None
+    """File that holds it, readable by nobody else."""
+    homeserver: str = "http://127.0.0.1:8008"
+    """Where the homeserver answers clients."""
+    agents: tuple[Name, ...] = ()
+    """User ids of your agents: only their messages are answers, and only they may name a completion."""
+    buttons: bool = False
+    """Put 👍 and 👎 under each answer that names its completion, so that one tap rates it."""
+
+
 class SignedSection(PlatformSection):
     turned_on_by = "secret"
     secret: Key = None
@@ -105,6 +123,7 @@ class WebhooksSection(Section):
     telegram: TelegramSection = TelegramSection()
     discord: DiscordSection = DiscordSection()
     whatsapp: WhatsAppSection = WhatsAppSection()
+    matrix: MatrixSection = MatrixSection()
     signed: SignedSection = SignedSection()
     openclaw: SignedSection = SignedSection()
 

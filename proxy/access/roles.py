@@ -24,6 +24,7 @@ ROOM: Final = "/s/{session}"  # before the routes for models: a session for agen
 Kind = Literal[
     "open",  # says only that it is alive: no key
     "signed",  # a signature says who asks (proxy.feedback.webhooks): no key
+    "proven",  # the same by a token in the head, which the handler checks before it reads the body
     "models",  # what agents use
     "passed",  # whatever else the backend has
     "control",
@@ -40,6 +41,7 @@ class Rule(NamedTuple):
 
 OPEN: Final = Rule("open", "use")
 SIGNED: Final = Rule("signed", "use")
+PROVEN: Final = Rule("proven", "use")
 MODEL: Final = Rule("models", "use")
 PASSED: Final = Rule("passed", "admin")  # less for what is in ASKS
 USE: Final = Rule("control", "use")

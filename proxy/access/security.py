@@ -225,6 +225,8 @@ class Guard:
             if kind == "signed":  # it holds no place, or whoever has no key could hold them all
                 await self._bodies.read_unproven(request)
                 return await handler(request)
+            if kind == "proven":
+                return await handler(request)
             if kind == "open":
                 self._for_this_home(request, "another home")
                 return await self._in_place("probes", request.remote, request, handler)

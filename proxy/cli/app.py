@@ -166,7 +166,7 @@ def doctor(
 # Agents
 
 Agent = Annotated[
-    str, typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, open-webui or llm.")
+    str, typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, open-webui, llm, or matrix.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -175,6 +175,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def connect(
     agent: Agent,
     model: Annotated[str | None, typer.Option(help="The model's name; without it the proxy is asked.")] = None,
+    user: Annotated[list[str] | None, typer.Option(help="Matrix: the user id of your agent; several times.")] = None,
+    homeserver: Annotated[str | None, typer.Option(help="Matrix: where the homeserver answers.")] = None,
     dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
@@ -182,8 +184,14 @@ def connect(
     from proxy.cli.http import NO_PROXY
     from proxy.client import Unreachable
 
+    settings = settings_of({"home": home})
     try:
-        outcome = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
+        if agent == "matrix":
+            outcome = command.connect_matrix(settings, homeserver, user or [], dry_run=dry_run, yes=yes, quiet=as_json)
+            reached = f"The homeserver reaches rlproxy, in {outcome['ms']:.0f} ms." if outcome["ms"] is not None else ""
+            show(outcome, as_json, reached or outcome["note"])
+            return
+        outcome = command.connect(settings, agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
     except command.CannotConnect as refused:
         fail(str(refused))
     except Unreachable as error:

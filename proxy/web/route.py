@@ -23,7 +23,7 @@ Section = Literal["models", "ratings", "episodes", "chats", "control"]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    method: Literal["get", "post", "patch", "delete", "*"]
+    method: Literal["get", "post", "put", "patch", "delete", "*"]
     path: str
     rule: Rule
     handler: Answers
@@ -46,7 +46,7 @@ class Route:
     @property
     def role(self) -> Role | None:
         """The least that it needs; None: whoever asks."""
-        return None if self.rule.kind in ("open", "signed") else self.rule.least
+        return None if self.rule.kind in ("open", "signed", "proven") else self.rule.least
 
     def registered(self, handlers: Handlers) -> list[web.RouteDef]:
         """The routes as aiohttp takes them; those for agents come once more with a session in the path."""

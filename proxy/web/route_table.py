@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from proxy.access.keys import KeyBody
-from proxy.access.roles import ADMIN, EVENTS, MODEL, OPEN, PAGE, PASSED, RATE, SIGNED, USE, Rule
+from proxy.access.roles import ADMIN, EVENTS, MODEL, OPEN, PAGE, PASSED, PROVEN, RATE, SIGNED, USE, Rule
 from proxy.core.errors import Problem
 from proxy.feedback import bodies
 from proxy.feedback.webhooks.links import LinkedMessage
@@ -45,6 +45,7 @@ LINES: Final = Raw({"application/json": {"type": "object"}, "application/x-ndjso
 THEIRS: Final = Raw({"application/json": {}, "text/plain": TEXT})  # an id that is not ours goes to the backend
 ANYTHING: Final = Raw({"application/json": {}, "text/plain": TEXT})
 
+APP_SERVICE: Final = "/rl/webhooks/matrix/_matrix/app/v1"  # what a Matrix homeserver adds to an address is fixed
 NAME: Final[Schema] = {"type": "string", "pattern": "^[!-~]{1,200}$"}
 PERSON: Final[Schema] = {**NAME, "not": {"const": "owner"}}
 ABOUT: Final[dict[str, Schema]] = {  # a completion
@@ -179,6 +180,17 @@ CHATS: Final = (
         "Meta's subscription.", {200: Raw({"text/plain": TEXT})},
         query={"hub.mode": TEXT, "hub.verify_token": TEXT, "hub.challenge": TEXT},
     ),
+    Route(
+        "put", f"{APP_SERVICE}/transactions/{{id}}", PROVEN, lambda h: h.webhooks.transaction, "chats",
+        "A transaction of a Matrix homeserver: reactions, redactions, `/rl …`, and which answer a message shows.",
+        {200: ANYTHING}, takes=ANYTHING,
+    ),
+    Route(
+        "post", f"{APP_SERVICE}/ping", PROVEN, lambda h: h.webhooks.ping, "chats",
+        "Whether the homeserver reaches rlproxy.", {200: ANYTHING}, takes=ANYTHING,
+    ),
+    Route("get", f"{APP_SERVICE}/users/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name),
+    Route("get", f"{APP_SERVICE}/rooms/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name),
     _webhook(
         "signed", "Anything that signs, below.", requests.SignedEvent, SignedAnswer, headers=SIGNATURE,
         fails=Problem | SignedAnswer,

@@ -102,10 +102,18 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
             {**key, "at": new.timestamp},
         )
     db.execute(
-        """INSERT INTO reactions (completion_id, rater, platform, message, emoji, value, scale, at)
-        VALUES (:completion, :rater, :platform, :message, :emoji, :value, :scale, :at)
-        ON CONFLICT DO UPDATE SET value = excluded.value, scale = excluded.scale, at = excluded.at""",
-        {**key, "emoji": new.emoji, "value": new.value, "scale": new.scale, "at": new.timestamp},
+        """INSERT INTO reactions (completion_id, rater, platform, message, emoji, value, scale, at, event_id)
+        VALUES (:completion, :rater, :platform, :message, :emoji, :value, :scale, :at, :event)
+        ON CONFLICT DO UPDATE SET value = excluded.value, scale = excluded.scale, at = excluded.at,
+        event_id = excluded.event_id""",
+        {
+            **key,
+            "emoji": new.emoji,
+            "value": new.value,
+            "scale": new.scale,
+            "at": new.timestamp,
+            "event": new.event_id,
+        },
     )
     return True
 
@@ -148,6 +156,18 @@ def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, 
 
 
 class ReactionStore(StorePart):
+    async def of_event(self, platform: str, event_id: str) -> NewReaction | None:
+        """The reaction that this event brought, as long as nothing newer is known of it."""
+        row = await self._reader.row(
+            "SELECT * FROM reactions WHERE platform = ? AND event_id = ?", (platform, event_id)
+        )
+        if row is None:
+            return None
+        return NewReaction(
+            row["completion_id"], row["rater"], platform, event_id, row["message"], row["emoji"], row["value"],
+            row["at"], row["scale"],
+        )  # fmt: skip
+
     async def link(self, new: Link, *, whosever: bool = False) -> None:
         """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""
         await self._writer.submit(lambda db: link(db, new, whosever=whosever))

@@ -10,6 +10,8 @@ from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, F
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
 
+MATRIX_TOKEN = "the homeserver's token"
+
 
 class Chats:
     """A proxy, and what a platform would send to it."""
@@ -68,4 +70,6 @@ def settings_of_platforms(url: str) -> dict[str, Any]:
         "webhooks.signed.secret": signing.SIGNED_SECRET,
         "webhooks.signed.raters": dict.fromkeys(("p1", "mattermost:p1", "matrix:p1"), "ann"),
         "webhooks.openclaw.secret": signing.OPENCLAW_SECRET,
+        "webhooks.matrix.hs_token": MATRIX_TOKEN, "webhooks.matrix.agents": ["@agent:home"],
+        "webhooks.matrix.raters": {"@bob:home": "bob"},
     }  # fmt: skip

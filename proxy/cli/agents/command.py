@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from config.errors import SettingsError
 from config.settings import Settings
-from proxy.cli.agents import connection
+from proxy.cli.agents import connection, matrix
 from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import UnreadableSettings
@@ -55,9 +56,37 @@ def connect(
     }  # fmt: skip
 
 
+def connect_matrix(
+    settings: Settings, url: str | None, agents: list[str], *, dry_run: bool, yes: bool, quiet: bool
+) -> dict[str, Any]:
+    """Write the registration, or, where all is written, have the homeserver ping. Raises CannotConnect."""
+    try:
+        homeserver = matrix.homeserver_of(settings, url, agents)
+        plan = matrix.setup(settings, _own_url(settings), homeserver)
+        record = connection.load(settings.home, "matrix")
+        changes = connection.connecting(plan, record)
+    except (UnreadableSettings, ValueError, SettingsError) as error:
+        raise CannotConnect(str(error)) from None
+    changed = any(change.changes for change in changes)
+    files = [{"file": str(change.file), "changed": change.changes} for change in changes]
+    outcome = {"agent": "matrix", "changed": changed, "dry_run": dry_run, "files": files, "note": plan.note, "ms": None}
+    if changed:
+        if not quiet:
+            print(*(f"{change.file} is written" for change in changes if change.changes), sep="\n")  # not what: tokens
+        if not dry_run:
+            _agree(yes or quiet)
+            connection.connect(settings.home, "matrix", changes, record)
+        return outcome
+    try:
+        outcome["ms"] = matrix.ping(settings)
+    except matrix.CannotPing as error:
+        raise CannotConnect(f"All is written. {error}") from None
+    return outcome
+
+
 def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quiet: bool) -> dict[str, Any]:
-    setup = _find_setup(agent)
-    if not setup(AgentLink("", "", None), Home(Path.home(), os.environ)).edits:
+    is_agent = agent != "matrix"
+    if is_agent and not _find_setup(agent)(AgentLink("", "", None), Home(Path.home(), os.environ)).edits:
         raise CannotConnect(f"rlproxy wrote nothing for {agent}, which keeps its settings itself: take it out there.")
     try:
         record = connection.load(settings.home, agent)
@@ -98,14 +127,18 @@ def _find_setup(agent: str) -> Any:
 
 def _link(settings: Settings, model: str | None) -> AgentLink:
     """The running proxy knows its model; without one the person must name it. Raises Unreachable."""
-    url = address(settings)
-    host = urlsplit(url).hostname or ""
-    if host in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
-        url = f"http://127.0.0.1:{urlsplit(url).port}"
+    url = _own_url(settings)
     client = HomeClient(settings)
     name = model or settings.backend.model or _served_model(client)
     own_key = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
     return AgentLink(url, name, _key(settings), _window(client, name), own_key)
+
+
+def _own_url(settings: Settings) -> str:
+    url = address(settings)
+    if urlsplit(url).hostname in ("0.0.0.0", "::"):  # noqa: S104  it listens everywhere; agents here need one address
+        url = f"http://127.0.0.1:{urlsplit(url).port}"
+    return url
 
 
 def _served_model(client: HomeClient) -> str:

@@ -21,7 +21,7 @@ WINDOW_S: Final = 300.0  # how far a signed time may be from ours, as Slack and 
 LONGEST: Final = 500  # characters of an id
 MOST_TEXT: Final = 40_000  # characters of a message; Slack's are the longest
 
-EventKind = Literal["reaction", "retraction", "command"]
+EventKind = Literal["reaction", "retraction", "command", "answer"]  # the last one: a message that shows an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class PlatformEvent:
     message_text: str | None = None  # the text of that message, where the event carries it
     completion_id: str | None = None  # where the sender knows it
     session: str | None = None
+    undoes: str = ""  # the event that this takes back, or puts another in place of
+    received_at: float | None = None  # Unix seconds; its link is waited for from then on. None: from when it is taken
     shared: bool = False  # its route takes several platforms, each of which may have a person of that id
 
     @property
@@ -75,7 +77,7 @@ Secrets = Callable[[str], str | None]  # of a platform's section, by their keys
 
 
 class Platform(ABC):
-    """One platform: `verify` and `answer`. Its module has a `make(name, key, secrets)`; `key` is what turns it on."""
+    """One platform: `verify` and `answer`. Its module has a `make(name, key, secrets, section)`; `key` turns it on."""
 
     name: str
 

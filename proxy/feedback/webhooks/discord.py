@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from config.webhooks import PlatformSection
 from proxy.core.errors import Unsupported
 from proxy.feedback.webhooks.base import (
     EventDone,
@@ -67,7 +68,7 @@ class Discord(Platform):
         return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
 
 
-def make(name: str, key: str, secrets: Secrets) -> Discord:
+def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Discord:
     return Discord(key)
 
 

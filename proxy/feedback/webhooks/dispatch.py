@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -21,8 +22,8 @@ from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.base import EventDone, PlatformEvent
 from proxy.feedback.webhooks.emoji import Meaning
 from proxy.feedback.webhooks.resolve import MessageResolver, ResolvedMessage
-from store.errors import StoreError
-from store.records import NewReaction, RecentCompletion
+from store.errors import LinkTaken, StoreError, UnknownCompletion
+from store.records import Link, NewReaction, RecentCompletion
 from store.store import Store
 
 log = structlog.get_logger()
@@ -79,8 +80,11 @@ class Dispatch:
     async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
         section: PlatformSection = getattr(self._settings, route)
+        take = {"command": self._command, "answer": self._answer_shown}.get(event.kind, self._reaction)
         try:
-            outcome = await (self._command if event.kind == "command" else self._reaction)(section, event)
+            outcome = await (
+                self._undone(event) if event.kind == "retraction" and event.undoes else take(section, event)
+            )
         except (ProxyError, StoreError):
             self._metrics.webhooks.labels(route, "not_stored").inc()
             raise
@@ -124,9 +128,45 @@ class Dispatch:
         line = f"{_LINES[reacted.result]}. {target.words}" if is_quoted else _LINES[reacted.result]
         return EventDone(event, reacted.result, 201 if reacted.result == "rated" else 200, line, rating)
 
+    async def _undone(self, event: PlatformEvent) -> EventDone:
+        """The platform let somebody take an event back: what hangs on that goes, a reaction's or a command's rating."""
+        try:
+            if (reaction := await self._store.reactions.of_event(event.platform, event.undoes)) is not None:
+                time_of_both = max(event.happened_at, reaction.timestamp)  # two clocks may have made them
+                reacted = await self._feedback.react(
+                    replace(reaction, event_id=event.event_id, value=None, timestamp=time_of_both)
+                )
+                rating = None if reacted.rating is None else reacted.rating.id
+                return EventDone(event, reacted.result, 200, _LINES[reacted.result], rating)
+            for rated in await self._store.ratings.of_events(event.platform, event.undoes, live=True):
+                if (rated.source_event_id or "").partition(" ")[0] == event.undoes:
+                    await self._feedback.retract(rated.id)
+                    return EventDone(event, "retracted", 200, _LINES["retracted"], rated.id)
+        except ProxyError as error:
+            return _refused(event, error)
+        return EventDone(event, "ignored", 200, _LINES["nothing"])
+
+    async def _answer_shown(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
+        """A message says by itself which completion it shows."""
+        assert event.message_id is not None and event.completion_id is not None
+        resolved = await self.finder.find(event)
+        if resolved.completion_id is None:
+            return EventDone(event, "unmatched", 404, f"Nothing was linked: {resolved.reason}.")
+        new = Link(event.platform, event.channel, event.message_id, resolved.completion_id, event.person or None)
+        try:
+            await self._store.reactions.link(new)
+        except (LinkTaken, UnknownCompletion) as error:  # linked by a key already, or forgotten meanwhile
+            return EventDone(event, "ignored", 200, str(error))
+        return EventDone(event, "linked", 201, "the message is linked to its answer")
+
     # Commands
 
     async def _command(self, section: PlatformSection, event: PlatformEvent) -> EventDone:
+        if event.undoes:  # an edit: it speaks of what the first text was about
+            rated = await self._store.ratings.of_event(event.platform, event.undoes)
+            if rated is None:
+                return EventDone(event, "ignored", 200, "what was edited there rated nothing")
+            event = replace(event, completion_id=rated.completion_id)
         command = parse(event.text)
         try:
             # What rates is stored once by its event; the rest must not be done twice.

@@ -8,6 +8,7 @@ completion that is still on its way. A person can be quicker than the bot that p
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -44,13 +45,13 @@ class MessageResolver:
 
     async def find(self, event: PlatformEvent) -> ResolvedMessage:
         if event.completion_id is not None:
-            return await self._by_id(unwrap_id(event.completion_id))
+            return await self._by_id(unwrap_id(event.completion_id), _wait_s(event))
         if event.message_id is None:
             return await self._newest(event)
         return await self._by_message(event, event.message_id)
 
-    async def _by_id(self, id: str) -> ResolvedMessage:
-        until = asyncio.get_running_loop().time() + WAIT_S
+    async def _by_id(self, id: str, wait_s: float) -> ResolvedMessage:
+        until = asyncio.get_running_loop().time() + wait_s
         while await self._store.reactions.requester_of(id) is None:
             if asyncio.get_running_loop().time() >= until:
                 return ResolvedMessage(None, reason=f"there is no completion {id}")
@@ -59,7 +60,7 @@ class MessageResolver:
 
     async def _by_message(self, event: PlatformEvent, message_id: str) -> ResolvedMessage:
         """The completion that this message shows."""
-        until = asyncio.get_running_loop().time() + WAIT_S
+        until = asyncio.get_running_loop().time() + _wait_s(event)
         link = await self._store.reactions.linked(event.platform, event.channel, message_id)
         if link is not None:
             return _by(link)
@@ -133,6 +134,13 @@ def _sessions(event: PlatformEvent) -> list[str]:
     """Names that an agent may have given its conversation in that channel."""
     sessions = [event.session] if event.session else []
     return [*sessions, event.channel, f"{event.platform}:{event.channel}"] if event.channel else sessions
+
+
+def _wait_s(event: PlatformEvent) -> float:
+    """Seconds to wait for what is on its way: once for all events that came together."""
+    if event.received_at is None:
+        return WAIT_S
+    return min(max(event.received_at + WAIT_S - time.time(), 0.0), WAIT_S)
 
 
 def _by(link: Link) -> ResolvedMessage:

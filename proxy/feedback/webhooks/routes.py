@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 import structlog
@@ -21,7 +21,7 @@ from config import webhooks as config
 from config.webhooks import secret
 from proxy.access.bodies import BODY
 from proxy.conversation.answer_on_screen import AnswerOnScreen
-from proxy.core.errors import BackendDown, NotFound, ProxyError
+from proxy.core.errors import BackendDown, NotFound, ProxyError, TooLarge, TooSlow
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.feedback.chat_command import ChatCommands
@@ -32,9 +32,15 @@ from proxy.feedback.webhooks.dispatch import Dispatch
 from store.errors import StoreError
 from store.store import Store
 
+if TYPE_CHECKING:
+    from proxy.feedback.webhooks.matrix import Matrix
+    from proxy.feedback.webhooks.matrix_rooms import MatrixRooms
+
 log = structlog.get_logger()
 
 BUDGET_S: Final = 2.0  # Slack and Discord wait three seconds
+HOMESERVER_S: Final = 30.0  # in which a transaction's body has to come, and its answer; Synapse waits for a minute
+TRANSACTION_BYTES: Final = 1 << 24  # a hundred events of 64 KiB, and what a homeserver adds to them
 SAME_FORM: Final = {"openclaw": "signed"}  # another platform's module reads its events
 
 
@@ -62,6 +68,7 @@ class Webhooks:
         self._platforms = _platforms(settings)
         self._at_once = asyncio.Semaphore(8)  # reactions from the Gateway that are being looked up
         self._running: dict[tuple[str, ...], asyncio.Task[list[EventDone]]] = {}
+        self._rooms: MatrixRooms | None = None
 
     def start(self, http: aiohttp.ClientSession) -> None:
         """Parts that need a session to ask with: the texts of messages, and Discord's Gateway."""
@@ -75,6 +82,11 @@ class Webhooks:
                 from proxy.feedback.webhooks.discord_gateway import Gateway
 
                 self._tasks.spawn("discord-gateway", Gateway(http, discord.api, token, self._listened).run())
+        if token := _secret(self._settings, "matrix", "as_token"):
+            from proxy.feedback.webhooks.matrix_rooms import MatrixRooms
+
+            self._rooms = MatrixRooms(http, self._settings.matrix, token)
+            asks["matrix"] = self._rooms.text_of
         self._dispatch.finder.texts = asks
 
     # A platform's route
@@ -93,6 +105,45 @@ class Webhooks:
 
         return handle
 
+    # Matrix, whose homeserver proves itself in the head, before the body
+
+    async def transaction(self, request: web.Request) -> web.Response:
+        """`PUT /_matrix/app/v1/transactions/{id}`. The id is not looked at: each event is taken once by its own."""
+        matrix, headers = self._homeserver(request)
+        body = await _transaction_body(request)
+        events = matrix.verify(headers, body, time.time())
+        outcomes = await self._outcomes("matrix", events, HOMESERVER_S)
+        if self._rooms is not None and outcomes:
+            self._tasks.spawn("matrix-rooms", self._follow(self._rooms, outcomes))
+        return matrix.answer(body, outcomes)
+
+    async def ping(self, request: web.Request) -> web.Response:
+        self._homeserver(request)
+        return web.json_response({})
+
+    async def no_such_name(self, request: web.Request) -> web.Response:
+        """A homeserver asks whether a user or a room of our names exists; there are none but its own."""
+        self._homeserver(request)
+        return web.json_response({"errcode": "M_NOT_FOUND", "error": "rlproxy makes no users and rooms"}, status=404)
+
+    def _homeserver(self, request: web.Request) -> tuple[Matrix, dict[str, str]]:
+        """Raises NotFound, Forged."""
+        from proxy.feedback.webhooks.matrix import Matrix
+
+        matrix = self._configured("matrix")
+        assert isinstance(matrix, Matrix)
+        headers = {key.lower(): value for key, value in request.headers.items()}
+        try:
+            matrix.check(headers)
+        except ProxyError as error:
+            self._metrics.webhooks.labels("matrix", error.code).inc()
+            raise
+        return matrix, headers
+
+    async def _follow(self, rooms: MatrixRooms, outcomes: list[EventDone]) -> None:
+        for outcome in outcomes:
+            await rooms.follow(outcome)
+
     async def subscribe(self, request: web.Request) -> web.Response:
         from proxy.feedback.webhooks.whatsapp import WhatsApp
 
@@ -107,7 +158,9 @@ class Webhooks:
             raise NotFound(f"The {name} webhook is not configured: set webhooks.{name}.{key}, or its _file.")
         return platform
 
-    async def _outcomes(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
+    async def _outcomes(
+        self, name: str, events: tuple[PlatformEvent, ...], budget_s: float | None = None
+    ) -> list[EventDone]:
         """All of them, in order. An event that comes again while it is being taken waits for the same end."""
         if not events:
             return []
@@ -116,7 +169,7 @@ class Webhooks:
         if task is None:
             task = self._running[key] = self._tasks.spawn(f"finish-webhook-{name}", self._take(name, events))
             task.add_done_callback(lambda _: self._running.pop(key, None))
-        ended, _ = await asyncio.wait({task}, timeout=BUDGET_S)
+        ended, _ = await asyncio.wait({task}, timeout=budget_s or BUDGET_S)
         if not ended:
             raise Busy("This is still being stored; send it again.", retry_after=1)
         return task.result()
@@ -146,8 +199,23 @@ def _platform(settings: config.WebhooksSection, name: str) -> Platform:
     section, secrets = getattr(settings, name), partial(_secret, settings, name)
     key = getattr(section, section.turned_on_by)
     module = import_module(f"proxy.feedback.webhooks.{SAME_FORM.get(name, name)}")
-    platform: Platform = module.make(name, key if isinstance(key, str) else secrets(section.turned_on_by), secrets)
+    proof = key if isinstance(key, str) else secrets(section.turned_on_by)
+    platform: Platform = module.make(name, proof, secrets, section)
     return platform
+
+
+async def _transaction_body(request: web.Request) -> bytes:
+    """Raises TooLarge, TooSlow."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(HOMESERVER_S):
+            async for piece in request.content.iter_any():
+                body += piece
+                if len(body) > TRANSACTION_BYTES:
+                    raise TooLarge(f"A transaction is at most {TRANSACTION_BYTES} bytes; nothing of it was taken.")
+    except TimeoutError:
+        raise TooSlow(f"A transaction has {HOMESERVER_S:g} s to come; nothing was taken, send it again.") from None
+    return bytes(body)
 
 
 def _secret(settings: config.WebhooksSection, platform: str, key: str) -> str | None:

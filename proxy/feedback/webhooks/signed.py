@@ -18,7 +18,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from config.errors import SettingsError
-from config.webhooks import PLATFORMS
+from config.webhooks import PLATFORMS, PlatformSection
 from proxy.core.errors import BadRequest
 from proxy.core.json_response import as_object, parse_json
 from proxy.feedback.webhooks.base import (
@@ -123,7 +123,7 @@ class Signed(Platform):
         return web.json_response(reply, status=outcome.status)
 
 
-def make(name: str, key: str, secrets: Secrets) -> Signed:
+def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Signed:
     return Signed(name, key)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from config.webhooks import PlatformSection
 from proxy.feedback.webhooks.base import (
     EventDone,
     EventKind,
@@ -58,7 +59,7 @@ class Slack(Platform):
         return super().answer(body, outcomes)
 
 
-def make(name: str, key: str, secrets: Secrets) -> Slack:
+def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Slack:
     return Slack(key)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from config.webhooks import PlatformSection
 from proxy.feedback.webhooks.base import (
     EventDone,
     Forged,
@@ -59,7 +60,7 @@ class Telegram(Platform):
         })  # fmt: skip
 
 
-def make(name: str, key: str, secrets: Secrets) -> Telegram:
+def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Telegram:
     return Telegram(key)
 
 

@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from config.webhooks import PlatformSection
 from proxy.feedback.webhooks.base import (
     Forged,
     Platform,
@@ -45,7 +46,7 @@ class WhatsApp(Platform):
         return tuple(event for message in _messages(json_object(body)) if (event := _reaction(message)) is not None)
 
 
-def make(name: str, key: str, secrets: Secrets) -> WhatsApp:
+def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> WhatsApp:
     return WhatsApp(key, secrets("verify_token"))
 
 
