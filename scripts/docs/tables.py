@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/lab/benchmarks.md",
-    "docs/explain/which-tokens.md",
+    "docs/lab/which-tokens.md",
     "docs/lab/learning-rules.md",
     "docs/guides/agents.md",
     "docs/lab/agents.md",

@@ -44,9 +44,7 @@ class Post:
     room: str
     event: str
     completion: str
-    reactions: dict[str, list[tuple[str, str]]] = field(
-        default_factory=dict
-    )  # by person: events, emoji
+    reactions: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by person: events, emoji
     command: dict[str, tuple[str, float | None]] = field(default_factory=dict)  # by person: event and value
     is_redacted: bool = False
 

@@ -36,7 +36,7 @@ class Homeserver(NamedTuple):
 
 
 def homeserver_of(settings: Settings, url: str | None, agents: list[str]) -> Homeserver:
-    """As named, else as the settings have it. Raises ValueError, whose text is for the person."""
+    """Take what is named, else what the settings have. Raises ValueError, whose text is for the person."""
     chosen = Homeserver(url or settings.webhooks.matrix.homeserver, tuple(agents or settings.webhooks.matrix.agents))
     if not chosen.agents:
         raise ValueError("Name your agent's user: `rlproxy connect matrix --user @agent:example.org`.")
@@ -115,7 +115,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return "The homeserver does not know rlproxy yet: add the registration to its settings, and start it anew."
     if code in ("M_CONNECTION_FAILED", "M_CONNECTION_TIMED_OUT", "M_BAD_STATUS", "M_URL_NOT_SET"):
         return (
-            f"The homeserver does not reach rlproxy ({code}): start `rlproxy serve` anew, and see that the `url` in "
-            "the registration is an address that the homeserver can call."
+            f"The homeserver does not reach rlproxy ({code}): start `rlproxy serve` anew. The `url` in the "
+            "registration must be an address that the homeserver can call."
         )
     return f"The homeserver answered the ping with {error.code} {code or ''}; its log says more."

@@ -63,32 +63,32 @@ class Matrix(Platform):
         if not (id and room and sender and isinstance(milliseconds, int)) or "state_key" in event:
             return None
         happened_at = min(max(milliseconds, 0) / 1000, now)  # one in the future would outlast all others
-        seen = PlatformEvent("matrix", id, sender, room, None, "command", "", happened_at, received_at=now)
+        posted = PlatformEvent("matrix", id, sender, room, None, "command", "", happened_at, received_at=now)
         content, kind = event.get("content"), event.get("type")
         if kind == "m.room.redaction":
             redacted = name_at(event, "redacts") or name_at(content, "redacts")
-            return replace(seen, kind="retraction", undoes=redacted) if redacted else None
+            return replace(posted, kind="retraction", undoes=redacted) if redacted else None
         if sender in self._agents:
-            return _answer(seen, content) if kind == "m.room.message" else None
+            return _answer(posted, content) if kind == "m.room.message" else None
         if kind == "m.reaction":
-            return _reaction(seen, content)
-        return _command(seen, content) if kind == "m.room.message" else None
+            return _reaction(posted, content)
+        return _command(posted, content) if kind == "m.room.message" else None
 
 
 def make(name: str, key: str, secrets: Secrets, section: MatrixSection) -> Matrix:
     return Matrix(key, section.agents)
 
 
-def _answer(seen: PlatformEvent, content: Any) -> PlatformEvent | None:
+def _answer(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
     """A message that says which completion it shows; what an agent edits is still linked by its first event."""
     completion = name_at(content, COMPLETION)
     if completion is None or value_at(content, "m.relates_to", "rel_type") == "m.replace":
         return None
     person = name_at(content, PERSON) or ""
-    return replace(seen, kind="answer", message_id=seen.event_id, completion_id=completion, person=person)
+    return replace(posted, kind="answer", message_id=posted.event_id, completion_id=completion, person=person)
 
 
-def _reaction(seen: PlatformEvent, content: Any) -> PlatformEvent | None:
+def _reaction(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
     """Nothing where it was redacted before it came: it has no content then."""
     relation = value_at(content, "m.relates_to")
     message, key = name_at(relation, "event_id"), name_at(relation, "key")
@@ -96,10 +96,10 @@ def _reaction(seen: PlatformEvent, content: Any) -> PlatformEvent | None:
         return None
     # A custom emoji is the address of a picture, and has its name beside it (MSC4027).
     name = name_at(content, "shortcode") or name_at(content, "com.beeper.reaction.shortcode")
-    return replace(seen, kind="reaction", message_id=message, text=name or key, slot=key)
+    return replace(posted, kind="reaction", message_id=message, text=name or key, slot=key)
 
 
-def _command(seen: PlatformEvent, content: Any) -> PlatformEvent | None:
+def _command(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
     """`/rl …` that a person typed. An edit speaks anew of what the first text was about; one that leaves no command
     takes its rating back. Its id begins with the first one's, so that a redaction of that finds what came of it."""
     relation = value_at(content, "m.relates_to")
@@ -111,10 +111,10 @@ def _command(seen: PlatformEvent, content: Any) -> PlatformEvent | None:
     command = _COMMAND.fullmatch(_without_quote(body).strip())
     if original is not None:
         text = command["rest"].strip() if command else "undo"
-        return replace(seen, event_id=f"{original} {seen.event_id}", text=text, undoes=original)
+        return replace(posted, event_id=f"{original} {posted.event_id}", text=text, undoes=original)
     if command is None:
         return None
-    return replace(seen, message_id=name_at(relation, "m.in_reply_to", "event_id"), text=command["rest"].strip())
+    return replace(posted, message_id=name_at(relation, "m.in_reply_to", "event_id"), text=command["rest"].strip())
 
 
 def _without_quote(body: str) -> str:

@@ -1,4 +1,4 @@
-"""What rlproxy says and reads in Matrix rooms, by the token of its application service and in an agent's name.
+"""Calls into Matrix rooms, by the token of the application service and in an agent's name.
 
 Owns the client calls: the text of a message, the answer to a command, a tick, and the two buttons of an answer. Each
 write has an id made of the event that it follows, so that a homeserver that repeats an event gets no second one.
@@ -43,7 +43,7 @@ class MatrixRooms:
         return text_at(message, "content", "body") if is_answer else None
 
     async def follow(self, outcome: EventDone) -> None:
-        """What people see of an event that was taken."""
+        """Show people that an event was taken."""
         event = outcome.event
         if event.kind == "command":
             await (self._tick(event) if _is_rated(outcome) else self._reply(event, outcome.line))
@@ -105,7 +105,7 @@ def _is_rated(outcome: EventDone) -> bool:
 
 
 def _own_id(event: PlatformEvent) -> str:
-    """Of a command that is an edit, its own: the first one's stands before it."""
+    """The id of a command; before that of an edit stands the first one's."""
     return event.event_id.rpartition(" ")[2]
 
 

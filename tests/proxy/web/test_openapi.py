@@ -18,7 +18,7 @@ from proxy.web.route import Route
 from proxy.web.route_table import OPERATIONS
 from scripts.harness import signing
 from scripts.harness.in_process import Proxy
-from tests.harness.chats import Chats
+from tests.harness.chats import MATRIX_TOKEN, Chats
 
 KEYS = {"server__api_key": "rate-key", "server__admin_key": "admin-key"}
 # These have a test of their own shape elsewhere: what passes the backend's body on, or has no end.
@@ -38,6 +38,7 @@ LEFT_OUT = {
     r"/|/(completions|episodes|versions)/\{\w+\}": "the page: HTML for people",
     r"/(progress|episodes|versions|compare|data|login|logout)": "the page: HTML for people",
     r"/static/\{name\}|/page/.*": "pieces of the page",
+    r"/rl/webhooks/matrix/.*/(users|rooms)/\{id\}": "a homeserver asks for names of ours; there are none",
 }
 
 
@@ -174,6 +175,11 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     ):  # fmt: skip
         headers, raw = getattr(signing, name)(body, time.time())
         await ask("post", f"/rl/webhooks/{name}", 200, headers=headers, data=raw)
+    app_service, token = "/rl/webhooks/matrix/_matrix/app/v1", {"authorization": f"Bearer {MATRIX_TOKEN}"}
+    await ask("post", f"{app_service}/ping", 200, json={"transaction_id": "t"}, headers=token)
+    path = f"{app_service}/transactions/{{id}}"
+    await ask("put", f"{app_service}/transactions/1", 200, path, json={"events": []}, headers=token)
+    await ask("put", f"{app_service}/transactions/1", 401, path, json={"events": []})
     subscribed = {"hub.mode": "subscribe", "hub.verify_token": signing.WHATSAPP_TOKEN, "hub.challenge": "7"}
     await ask("get", "/rl/webhooks/whatsapp", 200, params=subscribed)
 
