@@ -189,8 +189,14 @@ CHATS: Final = (
         "post", f"{APP_SERVICE}/ping", PROVEN, lambda h: h.webhooks.ping, "chats",
         "Whether the homeserver reaches rlproxy.", {200: ANYTHING}, takes=ANYTHING,
     ),
-    Route("get", f"{APP_SERVICE}/users/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name),
-    Route("get", f"{APP_SERVICE}/rooms/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name),
+    Route(
+        "get", f"{APP_SERVICE}/users/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name, "chats",
+        "Always 404: rlproxy makes no users there.", {404: ANYTHING},
+    ),
+    Route(
+        "get", f"{APP_SERVICE}/rooms/{{id}}", PROVEN, lambda h: h.webhooks.no_such_name, "chats",
+        "Always 404: nor rooms.", {404: ANYTHING},
+    ),
     _webhook(
         "signed", "Anything that signs, below.", requests.SignedEvent, SignedAnswer, headers=SIGNATURE,
         fails=Problem | SignedAnswer,
