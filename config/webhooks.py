@@ -91,11 +91,11 @@ class MatrixSection(PlatformSection):
     hs_token: Key = None
     """Token by which the homeserver proves itself (`rlproxy connect matrix` makes it); turns the route on."""
     hs_token_file: SecretFile = None
-    """File that holds it, readable by nobody else."""
+    """File that holds the homeserver's token, readable by nobody else."""
     as_token: Key = None
     """Token by which rlproxy asks the homeserver, to answer commands and read the text of a message."""
     as_token_file: SecretFile = None
-    """File that holds it, readable by nobody else."""
+    """File that holds the application service's token, readable by nobody else."""
     homeserver: str = "http://127.0.0.1:8008"
     """Where the homeserver answers clients."""
     agents: tuple[Name, ...] = ()
