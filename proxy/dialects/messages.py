@@ -212,7 +212,7 @@ class MessagesFold(Fold):
         if position in self._closed or index is None or not is_same:
             position = len(self._blocks)
         self._block(position, block)
-        self._positions[index] = position
+        self._positions[position if index is None else index] = position
 
     def _block(self, position: int, block: Any) -> None:
         """Raises TypeError, KeyError, and AttributeError."""
