@@ -1,4 +1,4 @@
-"""JSON lines as a stream: cut at line ends, at any chunk boundary, and nothing joined.
+"""Lines as a stream, of JSON or of events: cut at line ends, at any chunk boundary, and nothing joined.
 
 Owns where a line ends. The same interface as `proxy.core.sse`: every byte that goes in comes out in some `Line.raw` or
 in `remainder()`; meaning belongs to the dialects.
@@ -31,7 +31,7 @@ class Line(Event):
         return self.raw[:start] + data + self.raw[start + len(body) :]
 
 
-class NdjsonSplitter(sse.EventSplitter):
+class _LineSplitter(sse.EventSplitter):
     """Feed chunks, get whole lines: all of them as one piece (`whole`), and each by itself (`events`)."""
 
     gap: ClassVar[bytes] = b"\n"
@@ -47,6 +47,20 @@ class NdjsonSplitter(sse.EventSplitter):
         self._buffer = bytearray(chunk[end:])
         return whole
 
+
+class DataLineSplitter(_LineSplitter):
+    """Events of servers that send no blank line between them: each line of data is one."""
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    def events(self, whole: bytes) -> list[Event]:
+        lines = whole.split(b"\n")[:-1]
+        return [Event(line + b"\n", first=self._first and place == 0) for place, line in enumerate(lines)]
+
+
+class NdjsonSplitter(_LineSplitter):
     def events(self, whole: bytes) -> list[Event]:
         return [Line(line + b"\n") for line in whole.split(b"\n")[:-1]]
 

@@ -223,6 +223,17 @@ def error_in(body: Mapping[str, Any]) -> str | None:
     return error_message({key: value for key, value in body.items() if key != "error"}) if is_error else None
 
 
+def error_named_in(event: sse.Event) -> str | None:
+    """The message of an event that is named an error, as JSON or in plain words. None for any other event.
+
+    llama.cpp of before July 2025 had a field of that name.
+    """
+    if not event.is_error:
+        return None
+    text = event.raw.partition(b":")[2] if event.data is None else event.data
+    return message_in(text.strip()) or "it did not say why"
+
+
 def error_message(error: Any) -> str:
     """The message of an error: an object that has one, or just text."""
     return _text_of(error.get("message") or error.get("detail") or error if isinstance(error, dict) else error)

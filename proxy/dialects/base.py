@@ -292,8 +292,8 @@ class Dialect(ABC):
         return fold.replies()
 
     @abstractmethod
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
-        """`tools`: those that the request offers, in chat form."""
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
+        """`tools`: those that the request offers, in chat form; `n`: how many choices it asks for, if that is known."""
 
     def is_event(self, body: Mapping[str, Any]) -> bool:
         """Tell whether an object is an event of a stream rather than a whole answer; true where they look alike."""

@@ -25,6 +25,8 @@ from proxy.dialects.chat_form import (
     a_text,
     arguments_piece,
     call_name,
+    choice_number,
+    delta_of,
     is_for_words,
     reply_parts,
     text_part,
@@ -95,8 +97,8 @@ class ChatCompletions(Dialect):
     def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
         return {"messages": orjson.dumps([parsed.messages[i] for i in indices])}
 
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
-        return ChatFold(tools)
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
+        return ChatFold(tools, n)
 
     def is_event(self, body: Mapping[str, Any]) -> bool:
         choices = body.get("choices")
@@ -134,11 +136,7 @@ def as_chunk(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chunk_choice(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Calls are numbered, which they need not be in a plain answer."""
-    delta = dict(choice["message"])
-    if delta.get("tool_calls"):
-        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(delta["tool_calls"])]
-    return {**choice, "delta": delta}
+    return {**choice, "delta": delta_of(choice["message"])}
 
 
 def _no_message(messages: list[Any]) -> int | None:
@@ -181,9 +179,9 @@ class _Call:
 class ChatFold(Fold):
     """Texts in pieces, joined when asked for."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> None:
         self.failed: str | None = None
-        self._tools = tools
+        self._tools, self._n = tools, n
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}  # of each reply's texts, from the first one on
         self._calls: dict[int, list[_Call]] = {}
@@ -208,11 +206,12 @@ class ChatFold(Fold):
             if type(choice) is not dict:
                 broken = TypeError(f"{type(choice).__name__} where a choice should be")
                 continue
-            index = choice.get("index", 0)
-            if type(index) is not int:
-                index = place
+            index = choice_number(choice, place, self._n)
             reply = self._replies.get(index) or self._begin(index)
-            if delta := choice.get("delta"):
+            delta = choice.get("delta")
+            if not delta and "message" in choice and not self._has_begun(index):
+                delta = delta_of(choice["message"] or {})
+            if delta:
                 pieces = self._pieces[index]
                 try:
                     if len(delta) == 1 and "content" in pieces and type(text := delta.get("content")) is str:
@@ -240,6 +239,11 @@ class ChatFold(Fold):
         entries = logprobs.get("content") if isinstance(logprobs, Mapping) else logprobs
         if entries is not None:
             token_entries.take(reply, entries)
+
+    def _has_begun(self, index: int) -> bool:
+        """Tell whether anything of this reply has come but its role."""
+        calls = self._calls[index] or index in self._legacy
+        return bool(calls or self._pieces[index] or index in self._transcripts or index in self._rich_parts)
 
     def _begin(self, index: int) -> Reply:
         self._pieces[index], self._calls[index], self._places[index] = {}, [], Calls()
@@ -297,9 +301,9 @@ class ChatFold(Fold):
     def _call(self, reply: Reply, deltas: list[dict[str, Any]] | None) -> None:
         """Arguments arrive in pieces, ids at once. Some servers send an empty list with each piece of a text: it takes
         nothing away."""
-        if deltas is None:
-            return
         if not isinstance(deltas, list):
+            if not deltas:
+                return
             raise TypeError(f"{type(deltas).__name__} where the tool calls should be")
         reply.message.setdefault("tool_calls", [])
         calls = self._calls[reply.index]

@@ -1,8 +1,9 @@
 """A server's chat answer with every reply in the one form that renderers read.
 
 Owns the other forms that servers send. Content may be a list of parts, and a spoken answer has a transcript. A call may
-be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Odd members of
-a whole answer are left out before it is given up. Captures fold what the server sent, not this.
+be the one `function_call` of old, or have its arguments as an object. Each becomes texts and tool calls. Choices of a
+stream may lack a sound number, or have a message for a delta. Odd members of a whole answer are left out before it is
+given up. Captures fold what the server sent, not this.
 """
 
 from __future__ import annotations
@@ -11,11 +12,35 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from proxy.core.json_edit import dumps
-from proxy.dialects.chat_form import reasoning_of, reply_parts
+from proxy.dialects.chat_form import choice_number, delta_of, reasoning_of, reply_parts
 
 _OTHER_FORMS: Final = ("function_call", "audio")
 _TEXTS: Final = ("content", "refusal", "reasoning", "reasoning_content")
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+class SoundChunks:
+    """Chunks of one stream with a number and a delta in each choice."""
+
+    def __init__(self, n: int) -> None:
+        """`n`: how many choices were asked for."""
+        self._n = n
+        self._started_choices: set[int] = set()  # choices of which something has come
+
+    def sound(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Choices that are not objects stay what they are."""
+        choices = chunk.get("choices")
+        if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
+            return chunk
+        return {**chunk, "choices": [self._sound(choice, place) for place, choice in enumerate(choices)]}
+
+    def _sound(self, choice: Mapping[str, Any], place: int) -> Mapping[str, Any]:
+        number, delta, message = choice_number(choice, place, self._n), choice.get("delta"), choice.get("message")
+        if not delta and isinstance(message, Mapping) and number not in self._started_choices:
+            choice, delta = {**choice, "delta": delta_of(message)}, message
+        if isinstance(delta, Mapping) and any(value for key, value in delta.items() if key != "role"):
+            self._started_choices.add(number)
+        return {**choice, "index": number}
 
 
 def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -121,6 +121,21 @@ class _Arguments:
         return -1
 
 
+def choice_number(choice: Mapping[str, Any], place: int, n: int | None) -> int:
+    """The number of a choice that stands at `place` in a piece of a stream. Where one choice was asked for, it is the
+    first of each piece, as clients read it. Some servers count the pieces, or number the reasoning by itself."""
+    index = choice.get("index")
+    return place if n == 1 or type(index) is not int else index
+
+
+def delta_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as a piece of a stream. Its calls are numbered, which they need not be in a message."""
+    delta = dict(message)
+    if isinstance(calls := delta.get("tool_calls"), list):
+        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
+    return delta
+
+
 def call_name(pieces: Sequence[str], tools: Sequence[Mapping[str, Any]] | None = None) -> str:
     """The name of a streamed call. Most servers send it once, some in fragments, and some whole with every piece.
     `tools`: those of the request, which tell fragments and repetitions apart where both make sense."""
@@ -302,8 +317,14 @@ def usage(prompt: int, completion: int, *, cached: int = 0) -> dict[str, Any]:
 
 def token_counts(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Token counts of a whole answer or a chunk; nothing, where the server sent what is not a count."""
-    counts = body.get("usage")
-    return counts if isinstance(counts, Mapping) else {}
+    return _counts(body.get("usage"))
+
+
+def _counts(counts: Any) -> dict[str, Any]:
+    if not isinstance(counts, Mapping):
+        return {}
+    members = {name: _counts(count) if isinstance(count, Mapping) else count for name, count in counts.items()}
+    return {name: count for name, count in members.items() if type(count) in (int, float, dict)}
 
 
 def is_for_words(body: Mapping[str, Any], form: Any) -> bool:

@@ -20,7 +20,7 @@ from proxy.core.upstream import error_in
 from proxy.dialects import token_entries
 from proxy.dialects.base import Dialect, Fold, ParsedRequest, Renderer, Reply, extend, join_pieces
 from proxy.dialects.chat import SAMPLING, choice_rules
-from proxy.dialects.chat_form import a_text, words_of
+from proxy.dialects.chat_form import a_text, choice_number, words_of
 from proxy.dialects.fields import MAX_CHOICES, an_object, count, flag, member, numbers
 
 MAX_TOKENS = 16  # what a request gets that names no limit; chat completions have none
@@ -100,8 +100,8 @@ class Completions(Dialect):
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
         return TextRenderer(id, parsed, created)
 
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
-        return TextFold(self._echoed, self._n)
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
+        return TextFold(self._echoed, self._n, is_one=n == 1)
 
     def terminal(self, event: Event) -> bool:
         return event.says_done
@@ -115,9 +115,10 @@ class Completions(Dialect):
 class TextFold(Fold):
     """Whole bodies and chunks alike: a whole body is one chunk with all the text."""
 
-    def __init__(self, echoed: Sequence[Prompt], n: int) -> None:
+    def __init__(self, echoed: Sequence[Prompt], n: int, *, is_one: bool = False) -> None:
+        """`is_one`: one choice was asked for."""
         self.failed: str | None = None
-        self._echoed, self._n = echoed, n
+        self._echoed, self._n, self._choices = echoed, n, 1 if is_one else None
         self._replies: dict[int, Reply] = {}
         self._pieces: dict[int, list[str]] = {}
         self._usage: dict[str, Any] | None = None
@@ -140,8 +141,7 @@ class TextFold(Fold):
 
     def _choice(self, choice: Any, place: int) -> None:
         """Raises TypeError and AttributeError where it has no text."""
-        index = choice.get("index", place)
-        index = index if type(index) is int else place
+        index = choice_number(choice, place, self._choices)
         reply = self._replies.setdefault(index, Reply(index))
         pieces = self._pieces.setdefault(index, [])
         reply.finish_reason = choice.get("finish_reason") or reply.finish_reason

@@ -124,7 +124,7 @@ class Messages(Dialect):
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
         return MessagesRenderer(id=id, model=parsed.model, tools=parsed.tools)
 
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
         return MessagesFold()
 
     def is_event(self, body: Mapping[str, Any]) -> bool:
@@ -149,13 +149,15 @@ class Messages(Dialect):
 
 
 class MessagesFold(Fold):
-    """Blocks by their index; their text in pieces, joined when asked for."""
+    """Blocks in the order in which they begin; their text in pieces, joined when asked for."""
 
     def __init__(self) -> None:
         self.failed: str | None = None
         self._has_started = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[int, list[str]] = {}
+        self._positions: dict[int | None, int] = {}  # by the index that the server gives: the newest block that has it
+        self._closed: set[int] = set()
         self._reason: str | None = None
         self._usage: dict[str, Any] = {}
 
@@ -167,14 +169,16 @@ class MessagesFold(Fold):
             self._has_started = True
             self._count((chunk.get("message") or {}).get("usage"))
         elif kind == "content_block_start":
-            self._block(_index(chunk), chunk["content_block"])
+            self._start(_index(chunk), chunk["content_block"])
         elif kind == "content_block_delta":
             self._delta(_index(chunk), chunk["delta"])
+        elif kind == "content_block_stop":
+            self._closed.add(self._positions.get(_index(chunk), -1))
         elif kind == "message_delta":
             self._has_started = True
             self._count(chunk.get("usage"))
             self._reason = (chunk.get("delta") or {}).get("stop_reason") or self._reason
-        elif kind not in ("ping", "content_block_stop", "message_stop"):
+        elif kind not in ("ping", "message_stop"):
             self.skip(f"an event of the type `{kind}`")
 
     def take_whole(self, body: Any) -> None:
@@ -199,7 +203,18 @@ class MessagesFold(Fold):
         if isinstance(usage, Mapping):
             self._usage |= {k: v for k, v in usage.items() if isinstance(v, int)}
 
-    def _block(self, index: int, block: Any) -> None:
+    def _start(self, index: int | None, block: Any) -> None:
+        """A block begins. Some servers give every block the same index, or none; llama.cpp may begin one twice. Raises
+        TypeError, KeyError, and AttributeError."""
+        position = self._positions.get(index, -1)
+        so_far = self._blocks.get(position, {})
+        is_same = all(so_far.get(member) == block.get(member) for member in ("type", "id"))
+        if position in self._closed or index is None or not is_same:
+            position = len(self._blocks)
+        self._block(position, block)
+        self._positions[position if index is None else index] = position
+
+    def _block(self, position: int, block: Any) -> None:
         """Raises TypeError, KeyError, and AttributeError."""
         kind = block["type"]
         if kind in _TEXTS:
@@ -207,17 +222,19 @@ class MessagesFold(Fold):
         elif kind not in _BLOCKS:
             self.skip(f"a block of the type `{kind}`")
         self._has_started = True
-        self._blocks[index] = dict(block)  # llama.cpp may begin one twice
+        self._blocks[position] = dict(block)
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> None:
+    def _delta(self, index: int | None, delta: dict[str, Any]) -> None:
         kind = _DELTAS.get(next((key for key in delta if key in _DELTAS), ""))
         if kind is None:
             if delta.get("type") not in ("signature_delta", "citations_delta"):
                 self.skip(f"a delta of the type `{delta.get('type')}`")
             return
-        if index not in self._blocks:  # some servers begin no text block
-            self._block(index, {"type": kind, **({"name": ""} if kind == "tool_use" else {})})
-        self._pieces.setdefault(index, []).append(a_text(delta["partial_json" if kind == "tool_use" else kind]))
+        position = len(self._blocks) - 1 if index is None else self._positions.get(index, -1)
+        if self._blocks.get(position, {}).get("type") != kind:  # some servers begin no text block
+            position = self._positions[index] = len(self._blocks)
+            self._block(position, {"type": kind, **({"name": ""} if kind == "tool_use" else {})})
+        self._pieces.setdefault(position, []).append(a_text(delta["partial_json" if kind == "tool_use" else kind]))
 
     def replies(self) -> list[Reply]:
         if not self._has_started:
@@ -241,9 +258,9 @@ class MessagesFold(Fold):
         return {**block, kind: block[kind] + text} if text and kind in _TEXTS else block
 
 
-def _index(chunk: Mapping[str, Any]) -> int:
+def _index(chunk: Mapping[str, Any]) -> int | None:
     index = chunk.get("index")
-    return index if isinstance(index, int) else 0
+    return index if type(index) is int else None
 
 
 def _usage(counts: Mapping[str, Any]) -> dict[str, Any]:

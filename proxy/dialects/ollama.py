@@ -91,7 +91,7 @@ class _Ollama(Dialect):
     def to_chat(self, body: Any, parsed: ParsedRequest) -> dict[str, Any]:
         return chat_request(body, in_turns(self._messages(body)), stream=parsed.stream)
 
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
         return OllamaFold(self)
 
     def terminal(self, event: Event) -> bool:

@@ -162,7 +162,7 @@ class Responses(Dialect):
     def renderer(self, *, id: str, parsed: ParsedRequest, created: int) -> Renderer:
         return ResponsesRenderer(id, parsed, created)
 
-    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None) -> Fold:
+    def fold(self, tools: Sequence[Mapping[str, Any]] | None = None, n: int | None = None) -> Fold:
         return ResponsesFold()
 
     def is_event(self, body: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Literal
 
 from proxy.backends.base import Capabilities
@@ -19,11 +19,11 @@ from proxy.core import sse
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.json_edit import Rules, WholeAnswer, dumps, loads, loads_server_json, rewrite
 from proxy.core.sse import Event
-from proxy.core.upstream import error_in
+from proxy.core.upstream import error_in, error_named_in
 from proxy.dialects import CHAT, Dialect, Renderer
 from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import as_chunk
-from proxy.dialects.chat_answer import plain_answer, sound_answer
+from proxy.dialects.chat_answer import SoundChunks, plain_answer, sound_answer
 from proxy.dialects.fields import flag
 from proxy.dialects.half_characters import HalfCharacters
 from proxy.relay.json_splice import Splicer, edited_once, with_members
@@ -229,7 +229,9 @@ class Translated(Codec):
         self._shape = shape_of(chat, streams=flag(chat, "stream", False))
         self._dialect = dialect
         self._halves = HalfCharacters()
-        self._say: Renderer = dialect.renderer(id=id, parsed=replace(outgoing.parsed, model=model), created=created)
+        self._chunks = SoundChunks(outgoing.parsed.n)
+        self._renderer = partial(dialect.renderer, id=id, parsed=replace(outgoing.parsed, model=model), created=created)
+        self._say: Renderer = self._renderer()
 
     @property
     def shape(self) -> frozenset[str]:
@@ -239,6 +241,8 @@ class Translated(Codec):
         return rewrite(self._chat, {}, {**(self.asks if asking else {}), **model_members})
 
     def event(self, event: Event) -> bytes:
+        if (failed := error_named_in(event)) is not None:
+            raise _broke_off(failed)
         if event.data is None or not event.begins_object:
             return b""  # a comment, or garbage that the capture has marked
         try:
@@ -246,7 +250,8 @@ class Translated(Codec):
         except ValueError:
             return b""
         if (failed := error_in(chunk)) is not None:
-            raise BackendBroke(f"The backend broke off its answer: {failed[:300]}")
+            raise _broke_off(failed)
+        chunk = self._chunks.sound(chunk)
         if event.has_halves or self._halves.are_held:
             chunk = self._halves.joined(chunk)
         if self._hides and CHAT.only_tokens(chunk):
@@ -266,6 +271,7 @@ class Translated(Codec):
 
     def _without_odd_members(self, answer: WholeAnswer) -> bytes:
         """Raises BackendBroke where nothing of it can be said."""
+        self._say = self._renderer()  # the other one may have begun
         try:
             return self._say.whole(plain_answer(sound_answer(answer.parsed)))
         except ODD as error:
@@ -303,6 +309,10 @@ class Translated(Codec):
     @property
     def content_type(self) -> str:
         return "text/event-stream; charset=utf-8" if self._dialect.framing == "sse" else "application/x-ndjson"
+
+
+def _broke_off(message: str) -> BackendBroke:
+    return BackendBroke(f"The backend broke off its answer: {message[:300]}")
 
 
 def _not_chat(error: Exception) -> BackendBroke:

@@ -261,7 +261,7 @@ class Exchange:
 
     async def _stream_as_whole(self, upstream: Answer, splitter: EventSplitter) -> web.Response:
         """A stream, where its client reads a plain answer. Raises BackendBroke."""
-        reader = self._reader or AnswerReader(CHAT, self._parsed.tools, self._room.record)
+        reader = self._reader or AnswerReader(CHAT, self._parsed.tools, self._room.record, self._parsed.n)
         replies = await read_stream(reader, upstream, splitter, self._room)
         return await self._whole(upstream, WholeAnswer(dumps(chat_body(replies))), is_read=True)
 

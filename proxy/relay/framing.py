@@ -6,14 +6,14 @@ type says anything. The splitters cut what is framed (proxy.core).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum, auto
 from typing import Any, Final
 
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import BrokeOff
 from proxy.core.json_edit import loads, loads_server_json
-from proxy.core.ndjson import NdjsonSplitter
+from proxy.core.ndjson import DataLineSplitter, NdjsonSplitter
 from proxy.core.sse import BOM, Event, EventSplitter
 from proxy.core.upstream import error_in, splitter_for
 from proxy.dialects import Dialect
@@ -21,26 +21,52 @@ from proxy.dialects import Dialect
 OK: Final = (200, 201, 202, 203)  # statuses of answers
 AT_ONCE_S: Final = 1.0  # in which a server that refuses a member under HTTP 200 has said so
 MOST: Final = 1 << 16  # bytes without a line end, after which an object is a whole body
+MOST_DATA: Final = 1 << 13  # bytes in which a first line of data is looked for
 _WHITE: Final = b" \t\r\n"
-_FIELDS: Final = (b"data:", b"event:", b":", b"id:", b"retry:", b"error:")  # how a line of an event begins
+_DATA: Final = b"data:"
+_FIELDS: Final = (_DATA, b"event:", b":", b"id:", b"retry:", b"error:")  # how a line of an event begins
 
 
 class Framing(Enum):
     EVENTS = auto()
     LINES = auto()
+    DATA_LINES = auto()  # events without a blank line between them
     WHOLE = auto()
     OPEN = auto()  # more bytes have to tell
+
+
+_SPLITTERS: Final[Mapping[Framing, type[EventSplitter]]] = {
+    Framing.EVENTS: EventSplitter,
+    Framing.LINES: NdjsonSplitter,
+    Framing.DATA_LINES: DataLineSplitter,
+}
 
 
 def framing_of(head: bytes, dialect: Dialect, *, is_streaming: bool, has_ended: bool) -> Framing:
     """By the first bytes of an answer. `is_streaming`: a stream was asked for; `has_ended`: there are no more bytes."""
     text = head.removeprefix(BOM).lstrip(_WHITE)
+    if text.startswith(_DATA):
+        return _framing_of_data(text, has_ended=has_ended)
     if text.startswith(_FIELDS):
         return Framing.EVENTS
     if text.startswith(b"{"):
         return _framing_of_objects(text, dialect, is_streaming=is_streaming, has_ended=has_ended)
     may_go_on = not has_ended and any(field.startswith(text) for field in _FIELDS)
     return Framing.OPEN if may_go_on else Framing.WHOLE
+
+
+def _framing_of_data(text: bytes, *, has_ended: bool) -> Framing:
+    """Two objects on two lines are two events: the data of one event is their lines joined."""
+    line, end, remainder = text.partition(b"\n")
+    may_go_on = not has_ended and len(text) <= MOST_DATA and _DATA.startswith(remainder)
+    if not end or len(remainder) < len(_DATA):
+        return Framing.OPEN if may_go_on else Framing.EVENTS
+    if not remainder.startswith(_DATA):
+        return Framing.EVENTS
+    try:
+        return Framing.DATA_LINES if isinstance(loads_server_json(line[len(_DATA) :]).value, dict) else Framing.EVENTS
+    except ValueError:
+        return Framing.EVENTS
 
 
 def _framing_of_objects(text: bytes, dialect: Dialect, *, is_streaming: bool, has_ended: bool) -> Framing:
@@ -79,7 +105,7 @@ async def splitter_of(
         is_ndjson = is_streaming and isinstance(declared, NdjsonSplitter)
         if not head.lstrip(_WHITE).startswith(b"{") or (is_ndjson and _begins_with_broken_line(head)):
             return declared  # bytes that tell nothing
-    return {Framing.EVENTS: EventSplitter, Framing.LINES: NdjsonSplitter}.get(kind, lambda: None)()
+    return _SPLITTERS[kind]() if kind in _SPLITTERS else None
 
 
 def _begins_with_broken_line(head: bytes) -> bool:
@@ -99,7 +125,7 @@ async def _telling(
 ) -> tuple[bytes, bool]:
     """The bytes that come next, up to a piece that may tell more than `head` does; and whether that is the end. Blanks
     tell nothing, but for the first line end behind an object: a server may send them one by one."""
-    is_line_open = bool(head) and b"\n" not in head
+    is_line_open = bool(head) and (b"\n" not in head or head.startswith(_DATA))
     pieces = bytearray()
     while len(pieces) <= 2 * MOST:
         try:

@@ -17,7 +17,7 @@ from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import LARGE, OBJECT, in_thread, memory_of
 from proxy.core.sharing.shares import Room
 from proxy.core.sse import Event, EventSplitter, read_all
-from proxy.core.upstream import error_in, message_in
+from proxy.core.upstream import error_in, error_named_in, message_in
 from proxy.dialects import Dialect, Reply
 from proxy.dialects.base import Fold
 from proxy.relay.answer_room import REASON, AnswerRoom
@@ -31,14 +31,19 @@ READ_AT_ONCE: Final = 1 << 15  # bytes of events that are parsed together: about
 
 class AnswerReader:
     def __init__(
-        self, dialect: Dialect, tools: Sequence[Mapping[str, Any]] | None = None, room: Room | None = None
+        self,
+        dialect: Dialect,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        room: Room | None = None,
+        n: int | None = None,
     ) -> None:
-        """`tools`: those that the request offers, in chat form; `room`: for what is folded."""
+        """`tools`: those that the request offers, in chat form; `room`: for what is folded; `n`: how many choices it
+        asks for, if that is known."""
         self.dialect = dialect
         self.gap: str | None = None  # why its text may lack something
         self.broken: str | None = None  # why something else of it was dropped
         self.text = ""  # what a plain body says that is not an answer
-        self._tools = tools
+        self._tools, self._n = tools, n
         self._fold: Fold | None = None  # from the first event on
         self.has_let_go = False  # of all that was folded: it became too long
         self._room = room
@@ -139,14 +144,17 @@ class AnswerReader:
 
     def _add(self, event: Event) -> None:
         if event.data is None:
-            if event.is_error:  # llama.cpp of before July 2025 had a field of that name
-                self._take([{"error": event.raw.partition(b":")[2].decode("utf-8", "replace").strip()}])
+            if (failed := error_named_in(event)) is not None:
+                self._take([{"error": failed}])
             return
         if not event.data.strip() or event.says_done:
             return
         try:
             parsed = event.json()
         except ValueError as error:  # it may have been an object, and a piece of the text is missing
+            if (failed := error_named_in(event)) is not None:
+                self._take([{"error": failed}])
+                return
             self._lose(error, gap=event.begins_object)
             return
         self._has_halves = self._has_halves or event.has_halves
@@ -160,7 +168,7 @@ class AnswerReader:
         if self.has_let_go:
             return
         if self._fold is None:
-            self._fold = self.dialect.fold(self._tools)
+            self._fold = self.dialect.fold(self._tools, self._n)
         fold = self._fold
         for event in events:
             try:
@@ -190,7 +198,7 @@ class AnswerReader:
 
     def take_whole(self, answer: WholeAnswer) -> None:
         """A plain body."""
-        self._fold = self.dialect.fold(self._tools)
+        self._fold = self.dialect.fold(self._tools, self._n)
         try:
             parsed = answer.parsed
             if not answer.is_utf8:

@@ -64,7 +64,7 @@ class Capture:
         what is folded of a stream."""
         self.id = id
         self.requester: Requester | None = None
-        self.reader = AnswerReader(dialect, tools, room)
+        self.reader = AnswerReader(dialect, tools, room, n)
         self.source = AnswerSource()
         self._store = services.store
         self._metrics = services.metrics

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.ndjson import Line, NdjsonSplitter
+from proxy.core.ndjson import DataLineSplitter, Line, NdjsonSplitter
 
 LINES = st.lists(st.sampled_from([b"{}", b'{"a": "\\n"}', b"", b"  ", b"\xff", '{"é": 1}'.encode()]), max_size=6)
 END = st.sampled_from([b"\n", b"\r\n"])
@@ -28,6 +28,14 @@ def test_no_byte_is_lost_or_made_up(chunks: list[bytes]) -> None:
     splitter = NdjsonSplitter()
     out = b"".join(e.raw for chunk in chunks for e in splitter.feed(chunk))
     assert out + splitter.remainder() == b"".join(chunks)
+
+
+def test_lines_of_data_are_events() -> None:
+    splitter = DataLineSplitter()
+    first, second = splitter.feed(b'\xef\xbb\xbfdata: {"a": 1}\r\ndata: {"b": 2}\ndata: ')
+    assert (first.data, second.data, splitter.remainder()) == (b'{"a": 1}', b'{"b": 2}', b"data: ")
+    assert first.with_data(b"{}") == b"\xef\xbb\xbfdata: {}\r\n"
+    assert second.raw == b'data: {"b": 2}\n' and second.with_data(b"{}") == b"data: {}\n"
 
 
 def test_data_and_another_in_its_place() -> None:
