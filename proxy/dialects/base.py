@@ -171,6 +171,7 @@ class Renderer(ABC):
     """One chat completion said in another dialect: for backends that lack it, and for local answers."""
 
     backlog = 0  # bytes that it holds to the end of a stream, about
+    completed_at: float | None = None  # Unix seconds at which the answer was whole, where it tells its client so
 
     @abstractmethod
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
@@ -321,7 +322,7 @@ class Dialect(ABC):
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         head = {"id": id, "created": created, "model": parsed.model}
         if not parsed.stream:
-            message = {"role": "assistant", "content": text}
+            message = {"role": "assistant", "content": text, "refusal": None}
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
             body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
             return "application/json", [say.whole(body)]
