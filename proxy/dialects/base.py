@@ -198,6 +198,7 @@ class Dialect(ABC):
     is_prompt: ClassVar[bool] = False  # a request is one prompt: it can have no history
     marks: ClassVar[tuple[bytes, ...]] = ()  # a terminal event has one of these in it; none: each is to be looked at
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
+    may_be_empty: ClassVar[bool] = False  # an empty list of messages is for the server to judge
 
     def of(self, body: Any) -> Dialect:
         """The format of one request's answers, where the request decides what they mean."""
@@ -227,6 +228,7 @@ class Dialect(ABC):
             wants_token_ids=True,
             wants_usage=True,
             typed=False,
+            body=body,
             unreadable=error,
         )
 

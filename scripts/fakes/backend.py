@@ -54,6 +54,9 @@ class FakeBackend(Listening):
         self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
+        self.has_tags = True  # whether `/api/tags` is there, which it echoes
+        self.needs_user = True  # as most templates do
+        self.tells_prompt_ids = True  # in streams, where it is asked to
         self.refuses: str | None = None  # the refusal that it says in place of an answer
         self.logprob_ids = False  # whether its log-probs name the ids of their tokens, too
         self.says: str | Callable[[], str] | None = None  # its answer, instead of what it was told; or what makes one
@@ -91,7 +94,7 @@ class FakeBackend(Listening):
             web.post("/wake_up", self._development),
             web.get("/server_info", self._development),
             web.route("*", "/v1/echo", self._echo),
-            web.get("/api/tags", self._echo),
+            web.get("/api/tags", self._tags),
         ])  # fmt: skip
         await self.listen(app, port)
 
@@ -168,6 +171,9 @@ class FakeBackend(Listening):
             headers={"openai-method": request.method, "openai-path": request.raw_path, "content-type": "audio/x-thing"},
         )
 
+    async def _tags(self, request: web.Request) -> web.Response:
+        return await self._echo(request) if self.has_tags else web.json_response({"detail": "Not Found"}, status=404)
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         if body["messages"] == ASK:
@@ -204,8 +210,10 @@ class FakeBackend(Listening):
             if self.mood == "no-http":
                 request.transport.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size at all\r\n")
             request.transport.close()
-        if not any(message.get("role") == "user" for message in body["messages"]):  # as most templates do
+        if self.needs_user and not any(message.get("role") == "user" for message in body["messages"]):
             return web.json_response({"error": {"message": "no message has the role `user`"}}, status=400)
+        if not body["messages"]:
+            body = {**body, "messages": [{"role": "user", "content": ""}]}
         choices = [self._words(body, i) for i in range(body.get("n") or 1)]
         if body.get("stream"):
             return await self._stream(request, body, choices)
@@ -326,7 +334,7 @@ class FakeBackend(Listening):
 
         for i, words in enumerate(choices):
             first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            await send(first, prompt_token_ids=self._read(body) if asked_ids else None)
+            await send(first, prompt_token_ids=self._read(body) if asked_ids and self.tells_prompt_ids else None)
             thoughts = self._thoughts(body)
             for word in thoughts:
                 await send(self._chunk(i, {"reasoning_content": word}, word, body))
