@@ -41,13 +41,13 @@ def anthropic_page(entries: Sequence[Mapping[str, Any]], query: Mapping[str, str
     if not limit.isdecimal() or len(limit) > 4 or not 1 <= int(limit) <= LONGEST:
         raise BadRequest(f"`limit` must be a number from 1 to {LONGEST}.", param="limit")
     size = int(limit)
-    if (before := query.get("before_id")) is not None:
-        models = models[: _position(models, before, "before_id")]
-        page, has_more = models[-size:], len(models) > size
+    if "before_id" in query:
+        models = models[: _position(models, query, "before_id")]
+        page = models[-size:]
     else:
-        after = query.get("after_id")
-        models = models if after is None else models[_position(models, after, "after_id") + 1 :]
-        page, has_more = models[:size], len(models) > size
+        models = models[_position(models, query, "after_id") + 1 :] if "after_id" in query else models
+        page = models[:size]
+    has_more = len(models) > size
     first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
     return {"data": page, "has_more": has_more, "first_id": first, "last_id": last}
 
@@ -59,8 +59,9 @@ def context_window(entry: Mapping[str, Any]) -> int | None:
     return next((members[name] for name in _WINDOWS if type(members.get(name)) is int), None)
 
 
-def _position(models: Sequence[Mapping[str, Any]], id: str, param: str) -> int:
+def _position(models: Sequence[Mapping[str, Any]], query: Mapping[str, str], param: str) -> int:
     """Raises BadRequest."""
+    id = query[param]
     position = next((position for position, model in enumerate(models) if model["id"] == id), None)
     if position is None:
         raise BadRequest(f"`{param}` names {id[:100]!r}, which is not in the list of models.", param=param)
