@@ -171,6 +171,7 @@ class Renderer(ABC):
     """One chat completion said in another dialect: for backends that lack it, and for local answers."""
 
     backlog = 0  # bytes that it holds to the end of a stream, about
+    completed_at: float | None = None  # Unix seconds at which the answer was whole, where it tells its client so
 
     @abstractmethod
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
@@ -197,6 +198,7 @@ class Dialect(ABC):
     is_prompt: ClassVar[bool] = False  # a request is one prompt: it can have no history
     marks: ClassVar[tuple[bytes, ...]] = ()  # a terminal event has one of these in it; none: each is to be looked at
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
+    may_be_empty: ClassVar[bool] = False  # an empty list of messages is for the server to judge
 
     def of(self, body: Any) -> Dialect:
         """The format of one request's answers, where the request decides what they mean."""
@@ -226,6 +228,7 @@ class Dialect(ABC):
             wants_token_ids=True,
             wants_usage=True,
             typed=False,
+            body=body,
             unreadable=error,
         )
 
@@ -321,7 +324,7 @@ class Dialect(ABC):
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         head = {"id": id, "created": created, "model": parsed.model}
         if not parsed.stream:
-            message = {"role": "assistant", "content": text}
+            message = {"role": "assistant", "content": text, "refusal": None}
             choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
             body = {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
             return "application/json", [say.whole(body)]

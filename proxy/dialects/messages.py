@@ -66,6 +66,7 @@ class Messages(Dialect):
     marks: ClassVar[tuple[bytes, ...]] = (b"message_stop",)
     paths: ClassVar[tuple[str, ...]] = ("/v1/messages",)
     carriers: ClassVar[tuple[str, ...]] = ("messages", "system")
+    may_be_empty: ClassVar[bool] = True
 
     def parse(self, body: Any) -> ParsedRequest:
         body = an_object(body)

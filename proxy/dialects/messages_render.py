@@ -1,6 +1,7 @@
 """A chat completion said as an Anthropic message, streamed and whole.
 
-Owns the order of events: one content block open at a time, and usage at the end, where chat completions have it.
+Owns the order of events: one content block open at a time, and usage at the end, where chat completions have it. The
+length of the prompt is said at the start where it is known.
 Thinking carries an empty signature: no server of ours signs it, and on its way back nothing looks at it.
 """
 
@@ -66,6 +67,7 @@ class MessagesRenderer(Renderer):
         self._usage = token_counts(chunk) or self._usage
         if not self._started:
             self._started = True
+            self._usage = self._usage or _read(chunk)
             out.append(event({"type": "message_start", "message": self._message([], None, None)}))
         for choice in chunk.get("choices") or ():
             if choice.get("index", 0) == 0:
@@ -189,6 +191,12 @@ def _stop_reason(reason: str | None, *, called: bool, sequence: str | None) -> s
     if reason in (None, "stop"):
         return "tool_use" if called else "stop_sequence" if sequence else "end_turn"
     return _STOPPED.get(str(reason), "end_turn")
+
+
+def _read(chunk: Mapping[str, Any]) -> dict[str, int]:
+    """The length of the prompt, which servers that tell its tokens tell first."""
+    ids = chunk.get("prompt_token_ids")
+    return {"prompt_tokens": len(ids)} if isinstance(ids, list) else {}
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, int]:

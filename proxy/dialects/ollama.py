@@ -281,9 +281,13 @@ class OllamaRenderer(Renderer):
         return {"message": message}
 
     def _logprobs(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """For those who asked. Chat completions wrap the list that Ollama has; its entries are the same."""
+        """For those who asked. Chat completions wrap the list that Ollama has, which leaves out empty alternatives."""
         content = (choice.get("logprobs") or {}).get("content") if self._wants_logprobs else None
-        return {"logprobs": content} if content else {}
+        entries = token_entries.published(content)
+        for entry in entries:
+            if not entry["top_logprobs"]:
+                del entry["top_logprobs"]
+        return {"logprobs": entries} if entries else {}
 
     def _end_members(self, reason: str | None) -> dict[str, Any]:
         now = time.perf_counter_ns()

@@ -73,6 +73,7 @@ class Responses(Dialect):
     paths: ClassVar[tuple[str, ...]] = ("/v1/responses",)
     carriers: ClassVar[tuple[str, ...]] = ("input",)
     goes_on: ClassVar[bool] = True
+    may_be_empty: ClassVar[bool] = True
 
     def parse(self, body: Any) -> ParsedRequest:
         return self.read(body, {})
@@ -129,7 +130,7 @@ class Responses(Dialect):
         return to_chat({**body, "stream": parsed.stream} if "stream" in body else body, parsed.messages)
 
     def left_out(self, body: Any) -> list[str]:
-        return kinds([*left_out_tools(body), *unread_types(_items(body))])
+        return kinds([*left_out_tools(body), *unread_types(_items(body) if body.get("input") else ())])
 
     def without_messages(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """A template shows the tools that stand between the messages, too."""

@@ -305,6 +305,23 @@ def to_items(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return items
 
 
+def listed_items(completion: str, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same as items that a server lists: each with an id and a status. An answer's parts are `output_text`."""
+    return [_listed_item(f"{completion}_in{n}", item) for n, item in enumerate(to_items(messages))]
+
+
+def _listed_item(name: str, item: dict[str, Any]) -> dict[str, Any]:
+    head = {"id": f"{'msg' if item['type'] == 'message' else 'fc'}_{name}", "status": "completed"}
+    if item["type"] != "message":
+        return {**item, **head}
+    content = item["content"]
+    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    if item["role"] == "assistant":
+        texts = [str(part.get("text") or "") for part in parts]
+        parts = [{"type": "output_text", "annotations": [], "logprobs": [], "text": text} for text in texts]
+    return {**item, **head, "content": parts}
+
+
 def _input_parts(content: Any) -> list[dict[str, Any]]:
     parts = []
     for part in content or ():

@@ -46,15 +46,17 @@ def response(
         "created_at": created,
         "status": status,
         "background": False,
-        "completed_at": completed,
+        "completed_at": int(completed) if completed is not None and status == "completed" else None,
         "error": error,
         "incomplete_details": {"reason": incomplete} if incomplete else None,
         "instructions": request.get("instructions"),
+        "frequency_penalty": _value_or(request, "frequency_penalty", 0.0),
         "max_output_tokens": request.get("max_output_tokens"),
         "max_tool_calls": request.get("max_tool_calls"),
         "model": model,
         "output": output,
         "parallel_tool_calls": _value_or(request, "parallel_tool_calls", True),
+        "presence_penalty": _value_or(request, "presence_penalty", 0.0),
         "previous_response_id": previous,
         "prompt_cache_key": request.get("prompt_cache_key"),
         "reasoning": {"effort": None, "summary": None, **(request.get("reasoning") or {})},
@@ -62,9 +64,9 @@ def response(
         "service_tier": "default",
         "store": _value_or(request, "store", True),
         "temperature": _value_or(request, "temperature", 1.0),
-        "text": {"format": {"type": "text"}, **(request.get("text") or {})},
+        "text": _text(request.get("text") or {}),
         "tool_choice": _value_or(request, "tool_choice", "auto"),
-        "tools": request.get("tools") or [],
+        "tools": [_tool(tool) for tool in request.get("tools") or ()],
         "top_logprobs": _value_or(request, "top_logprobs", 0),
         "top_p": _value_or(request, "top_p", 1.0),
         "truncation": _value_or(request, "truncation", "disabled"),
@@ -76,6 +78,21 @@ def response(
 
 def _value_or(request: Mapping[str, Any], key: str, default: Any) -> Any:
     return default if request.get(key) is None else request[key]
+
+
+def _text(text: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the text, with the members that a client may leave out."""
+    form = text.get("format") or {"type": "text"}
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        form = {"description": None, "strict": False, **form}
+    return {**text, "format": form}
+
+
+def _tool(tool: Any) -> Any:
+    """A function with the members that a client may leave out. Nothing was made strict that was not asked for."""
+    if not isinstance(tool, Mapping) or tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": False, **tool}
 
 
 def to_usage(chat: Mapping[str, Any]) -> dict[str, Any]:

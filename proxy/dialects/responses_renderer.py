@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.core.errors import ProxyError
+from proxy.dialects import token_entries
 from proxy.dialects.base import PIECE, ParsedRequest, Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, token_counts
 from proxy.dialects.responses_object import call_item, incomplete_reason, item_id, response, text_part
@@ -40,8 +41,10 @@ class _Call:
 
 
 class ResponsesRenderer(Renderer):
-    def __init__(self, id: str, parsed: ParsedRequest, created: int) -> None:
+    def __init__(self, id: str, parsed: ParsedRequest, created: int, completed_at: float | None = None) -> None:
+        """`completed_at`: when it was whole, of an answer that is said again."""
         self._id, self._parsed, self._created = id, parsed, created
+        self.completed_at = completed_at
         self._tools = tools_of(parsed.body)
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
@@ -66,9 +69,8 @@ class ResponsesRenderer(Renderer):
         self._start()
         self._close_all()
         events = self._take_events()
-        reason = incomplete_reason(self._finish)
-        status = "incomplete" if reason else "completed"
-        self._event(f"response.{status}", response=self._response(status, incomplete=reason, completed=time.time()))
+        response = self._ended()
+        self._event(f"response.{response['status']}", response=response)
         return events, b"".join(self._take_events())
 
     def whole(self, body: Mapping[str, Any]) -> bytes:
@@ -79,9 +81,7 @@ class ResponsesRenderer(Renderer):
         self._usage, self._finish = token_counts(body) or None, choice.get("finish_reason")
         self._delta({**choice, "delta": message})
         self._close_all()
-        reason = incomplete_reason(self._finish)
-        response = self._response("incomplete" if reason else "completed", incomplete=reason, completed=time.time())
-        return orjson.dumps(response)
+        return orjson.dumps(self._ended())
 
     def failed(self, error: ProxyError) -> bytes:
         self._start()
@@ -120,7 +120,7 @@ class ResponsesRenderer(Renderer):
         members: dict[str, Any] = {}
         if kind == "text":
             entries = (logprobs or {}).get("content") or [] if self._parsed.wants_logprobs else []
-            members["logprobs"] = [{"top_logprobs": [], **entry} for entry in entries]
+            members["logprobs"] = token_entries.published(entries)
             part["logprobs"] += members["logprobs"]
             self.backlog += ENTRY * len(entries)
         self._item_event(f"response.{name}.delta", position, delta=text, content_index=self._last(position), **members)
@@ -266,6 +266,12 @@ class ResponsesRenderer(Renderer):
     def _take_events(self) -> list[bytes]:
         events, self._events = self._events, []
         return events
+
+    def _ended(self) -> dict[str, Any]:
+        """The whole response, and the moment at which it was whole."""
+        self.completed_at = self.completed_at or time.time()
+        reason = incomplete_reason(self._finish)
+        return self._response("incomplete" if reason else "completed", incomplete=reason, completed=self.completed_at)
 
     def _response(self, status: str, **members: Any) -> dict[str, Any]:
         started = status == "in_progress"

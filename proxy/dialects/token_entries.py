@@ -60,6 +60,26 @@ def _append(reply: Reply, entries: Sequence[Any]) -> None:
             reply.pieces = extend(reply.pieces, pieces)
 
 
+def published(entries: Any) -> list[dict[str, Any]]:
+    """Entries of chat completions with the members that OpenAI's have: some servers add ids of their own. Raises
+    TypeError, KeyError, AttributeError where they are none."""
+    return [
+        {
+            **_published(entry),
+            "top_logprobs": [_published(alternative) for alternative in entry.get("top_logprobs") or ()],
+        }
+        for entry in entries or ()
+    ]
+
+
+def _published(entry: Any) -> dict[str, Any]:
+    """Where the server tells no bytes they are those of the text, unless that is a broken piece of a character."""
+    numbers, token = entry.get("bytes"), entry["token"]
+    if numbers is None:
+        numbers = [] if "\ufffd" in token else list(token.encode("utf-8", "surrogatepass"))
+    return {"token": token, "logprob": entry["logprob"], "bytes": numbers}
+
+
 def bare_ids(entries: Any) -> list[int] | None:
     """The ids of entries that have nothing else, as mlx-lm sends them."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

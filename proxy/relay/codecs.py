@@ -43,6 +43,11 @@ class Codec(ABC):
         return 0
 
     @property
+    def completed_at(self) -> float | None:
+        """Unix seconds at which the answer was whole, where the client was told so."""
+        return None
+
+    @property
     @abstractmethod
     def reads(self) -> Dialect:
         """The format that the backend answers in."""
@@ -305,6 +310,10 @@ class Translated(Codec):
     @property
     def backlog(self) -> int:
         return self._say.backlog
+
+    @property
+    def completed_at(self) -> float | None:
+        return self._say.completed_at
 
     @property
     def content_type(self) -> str:

@@ -173,8 +173,7 @@ class Exchange:
             headers[LESSONS] = ratings
         if self._codec.left_out:
             headers[LEFT_OUT] = ", ".join(self._codec.left_out)
-        overhead = self._in_flight.departure - self._context.started
-        self._parts.metrics.overhead.observe(overhead)
+        self._parts.metrics.overhead.observe(overhead := self._in_flight.departure - self._context.started)
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"
         return headers
@@ -489,6 +488,7 @@ class Exchange:
             return
         self._finished = True
         if self._capture is not None:
+            self._capture.source.finished_at = self._codec.completed_at
             await self._stored(self._capture, status, error)
 
     async def _stored(self, capture: Capture, status: Status, error: str | None) -> None:

@@ -102,14 +102,15 @@ class InFlightRequest:
         return upstream
 
     async def _translate(self) -> None:
-        """Raises BadRequest for what chat completions cannot say."""
-        outgoing = self._outgoing
-        if outgoing.parsed.unreadable is not None:
+        """Raises BadRequest for what chat completions cannot say. They can say an empty list of messages."""
+        outgoing, dialect = self._outgoing, self._context.dialect
+        is_empty = dialect.may_be_empty and outgoing.body.get(dialect.carriers[0]) == []
+        if outgoing.parsed.unreadable is not None and not is_empty:
             raise outgoing.parsed.unreadable
         self.codec = await off_loop(
             max(outgoing.size, outgoing.weight),
             Translated,
-            self._context.dialect,
+            dialect,
             outgoing,
             self._parts.backend.capabilities,
             id=self._context.id or new_id(),

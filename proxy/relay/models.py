@@ -1,6 +1,7 @@
 """`GET /v1/models` and `GET /v1/models/NAME`: the backend's list, with the versions that can be asked for by name.
 
-Owns that whatever is in the list can be looked at by its name, also where the backend has no such route.
+Owns that whatever is in the list can be looked at by its name, also where the backend has no such route. A client of
+Anthropic's, which names its version, reads the same in Anthropic's form (anthropic_models).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from proxy.access.unknown_route import MISSING
-from proxy.core.errors import ProxyError
+from proxy.core.errors import NotFound, ProxyError
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import read_whole, upstream_path
+from proxy.dialects import MESSAGES
+from proxy.relay.anthropic_models import ANTHROPIC, anthropic_model, anthropic_page
 from proxy.relay.parts import RelayParts
 
 _LIST: Final = "/v1/models"
@@ -34,7 +37,10 @@ class Models:
         """A list of somebody else's models is theirs alone, and a client's own key opens it."""
         if self._is_foreign:
             return await self._passthrough(request)
-        return json_response({"object": "list", "data": await self.listed(request)})
+        listed = await self.listed(request)
+        if ANTHROPIC in request.headers:
+            return json_response(anthropic_page(listed, request.query))
+        return json_response({"object": "list", "data": listed})
 
     async def passed(self, request: web.Request) -> web.StreamResponse:
         """Whatever passes through to the backend, and one model of the list. Of others the backend says what it says:
@@ -48,10 +54,16 @@ class Models:
             if not is_missing(response):
                 return response
             return await self._entry_of(name, request) or response
-        return await self._entry_of(name, request) or await self._passthrough(request)
+        answer = await self._entry_of(name, request)
+        if answer is None and ANTHROPIC in request.headers:
+            error = NotFound(f"The model {name!r} is not in the list of this backend; GET /v1/models has it.")
+            return error.response(MESSAGES.error(error))
+        return answer or await self._passthrough(request)
 
     async def _entry_of(self, name: str, request: web.Request) -> web.Response | None:
         entry = next((entry for entry in await self.listed(request) if entry.get("id") == name), None)
+        if entry is not None and ANTHROPIC in request.headers:
+            entry = anthropic_model(entry)
         return None if entry is None else json_response(entry)
 
     async def listed(self, request: web.Request) -> Sequence[dict[str, Any]]:

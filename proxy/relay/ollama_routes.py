@@ -18,14 +18,15 @@ from proxy.access.bodies import BODY
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
+from proxy.relay.anthropic_models import context_window
 from proxy.relay.models import Models, is_missing
 from proxy.relay.parts import RelayParts
 
 VERSION: Final = "0.34.1"  # whose API is spoken here; some editors refuse old ones
 FOREVER: Final = "9999-12-31T23:59:59Z"
 _CAN: Final = ("completion", "tools")  # what chat completions have; the server may still refuse a request with tools
+_LISTED: Final = ("modified_at", "capabilities")  # members of `/api/tags` that `/api/ps` lacks
 _UNKNOWN: Final = "unknown"  # an architecture
-_WINDOWS: Final = ("max_model_len", "context_length", "max_context_length", "n_ctx", "n_ctx_train")
 
 
 class OllamaRoutes:
@@ -69,7 +70,8 @@ class OllamaRoutes:
         """The model that is served without being asked for by name: such a server holds it."""
         loaded, model = {"expires_at": FOREVER, "size_vram": 0}, self._parts.backend.served.model
         listed = await self._models.listed(request)
-        return json_response({"models": [_tag(entry) | loaded for entry in listed if entry.get("id") == model]})
+        running = [_tag(entry) | loaded for entry in listed if entry.get("id") == model]
+        return json_response({"models": [{k: v for k, v in tag.items() if k not in _LISTED} for tag in running]})
 
     async def _show(self, request: web.Request) -> web.Response:
         if BODY not in request:  # it came in pieces, and only what passes through may
@@ -85,7 +87,7 @@ class OllamaRoutes:
             return json_response({"error": f"model '{name}' not found"}, status=404)
         about = {key: value for key, value in _tag(entry).items() if key in ("details", "modified_at", "capabilities")}
         info: dict[str, Any] = {"general.architecture": _UNKNOWN}
-        if (window := _window(entry)) is not None:
+        if (window := context_window(entry)) is not None:
             info[f"{_UNKNOWN}.context_length"] = window
         return json_response({"template": "", "parameters": "", "model_info": info, **about})
 
@@ -105,10 +107,3 @@ def _tag(entry: Mapping[str, Any]) -> dict[str, Any]:
         "details": {**details, "parameter_size": "", "quantization_level": ""},
         "capabilities": list(_CAN),
     }
-
-
-def _window(entry: Mapping[str, Any]) -> int | None:
-    """How many tokens the model takes, where the server tells."""
-    meta = entry.get("meta")
-    members = {**(meta if isinstance(meta, Mapping) else {}), **entry}
-    return next((members[name] for name in _WINDOWS if type(members.get(name)) is int), None)

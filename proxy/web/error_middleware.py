@@ -15,7 +15,8 @@ import structlog
 from aiohttp import HttpVersion11, web
 
 from proxy.core.errors import NotFound, ProxyError, StorageFailed
-from proxy.dialects import dialect_at
+from proxy.dialects import MESSAGES, dialect_at
+from proxy.relay.anthropic_models import ANTHROPIC
 from proxy.relay.exchange import CLIENT_ERRORS
 from store.errors import StoreError
 
@@ -78,4 +79,6 @@ def _broken_off(request: web.Request, error: Exception) -> web.Response:
 
 def _shape_error(request: web.Request, error: ProxyError) -> web.Response:
     dialect = dialect_at(request.path) if request.method == "POST" else None
+    if dialect is None and ANTHROPIC in request.headers:
+        dialect = MESSAGES
     return error.response(dialect.error(error) if dialect else None)

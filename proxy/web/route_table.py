@@ -100,17 +100,23 @@ MODELS: Final = (
     _model("/v1/responses", passthrough.ResponsesRequest, "The Responses API, the same, with `previous_response_id`."),
     Route(
         "get", "/v1/responses/{id}", MODEL, lambda h: h.stored.get, "models",
-        "A captured answer by its id.", {200: passthrough.Relayed},
+        "A captured answer; `?stream` sends its events again.", {200: STREAM},
+        query={"stream": FLAG, "starting_after": number(0, 2**31)}, headers={"x-rl-user": PERSON}, fails=THEIRS,
+    ),
+    Route(
+        "get", "/v1/responses/{id}/input_items", MODEL, lambda h: h.stored.input_items, "models",
+        "Its prompt, in pages.", {200: passthrough.Relayed},
+        query={"limit": number(1, 100, 20), "order": {"type": "string", "enum": ["asc", "desc"]}, "after": TEXT},
         headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
     Route(
         "delete", "/v1/responses/{id}", MODEL, lambda h: h.stored.delete, "models",
-        "Gone; a rated one is not deleted (409).",
+        "Gone; a rated one stays (409).",
         {200: responses.DeletedResponse}, headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
     Route(
         "post", "/v1/responses/{id}/cancel", MODEL, lambda h: h.stored.cancel, "models",
-        "Ends an answer that the backend makes in the background.",
+        "Ends a background answer.",
         {200: passthrough.Relayed}, headers={"x-rl-user": PERSON}, fails=THEIRS,
     ),
     _model(

@@ -54,6 +54,11 @@ class FakeBackend(Listening):
         self.silent = False  # to whoever loads an adapter
         self.root = Path("/")  # of the files that it sees
         self.thinks = False
+        self.has_tags = True  # whether `/api/tags` is there, which it echoes
+        self.needs_user = True  # as most templates do
+        self.tells_prompt_ids = True  # in streams, where it is asked to
+        self.refuses: str | None = None  # the refusal that it says in place of an answer
+        self.logprob_ids = False  # whether its log-probs name the ids of their tokens, too
         self.says: str | Callable[[], str] | None = None  # its answer, instead of what it was told; or what makes one
         self.script: Callable[[dict[str, Any]], str] | None = None  # its answer to each body, to the letter
         self.letter = False  # whether it says that to the letter, in one piece
@@ -89,7 +94,7 @@ class FakeBackend(Listening):
             web.post("/wake_up", self._development),
             web.get("/server_info", self._development),
             web.route("*", "/v1/echo", self._echo),
-            web.get("/api/tags", self._echo),
+            web.get("/api/tags", self._tags),
         ])  # fmt: skip
         await self.listen(app, port)
 
@@ -166,6 +171,9 @@ class FakeBackend(Listening):
             headers={"openai-method": request.method, "openai-path": request.raw_path, "content-type": "audio/x-thing"},
         )
 
+    async def _tags(self, request: web.Request) -> web.Response:
+        return await self._echo(request) if self.has_tags else web.json_response({"detail": "Not Found"}, status=404)
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         if body["messages"] == ASK:
@@ -202,8 +210,10 @@ class FakeBackend(Listening):
             if self.mood == "no-http":
                 request.transport.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nno size at all\r\n")
             request.transport.close()
-        if not any(message.get("role") == "user" for message in body["messages"]):  # as most templates do
+        if self.needs_user and not any(message.get("role") == "user" for message in body["messages"]):
             return web.json_response({"error": {"message": "no message has the role `user`"}}, status=400)
+        if not body["messages"]:
+            body = {**body, "messages": [{"role": "user", "content": ""}]}
         choices = [self._words(body, i) for i in range(body.get("n") or 1)]
         if body.get("stream"):
             return await self._stream(request, body, choices)
@@ -225,6 +235,8 @@ class FakeBackend(Listening):
         words = native.said(self, text)
         if self.script is not None:
             words = [self.script(body)]
+        if self.refuses is not None:
+            words = self.refuses.split(" ")
         if body["messages"][-1]["role"] == "tool" and not self._calls(body):
             words = ["It ", "is ", native.flat(body["messages"][-1]["content"])]
         if body.get("response_format"):
@@ -266,11 +278,12 @@ class FakeBackend(Listening):
                     "index": i,
                     "message": {
                         "role": "assistant",
-                        "content": "".join(words),
+                        "content": "".join(words) if self.refuses is None else None,
+                        **({"refusal": self.refuses} if self.refuses is not None else {}),
                         **({"reasoning_content": "".join(self._thoughts(body))} if self._thoughts(body) else {}),
                         **self._tools(body),
                     },
-                    "logprobs": _logprobs([*self._thoughts(body), *words]) if body.get("logprobs") else None,
+                    "logprobs": self._logprobs([*self._thoughts(body), *words]) if body.get("logprobs") else None,
                     "finish_reason": self._finish(body, words),
                     "token_ids": _ids([*self._thoughts(body), *words]) if asked_ids else None,
                 }
@@ -278,6 +291,20 @@ class FakeBackend(Listening):
             ],
             "usage": self._usage(choices[0]),
             "prompt_token_ids": self._read(body) if asked_ids else None,
+        }
+
+    def _logprobs(self, words: list[str]) -> dict[str, Any]:
+        content = [{"token": w, "logprob": -len(w) / 10, "bytes": list(w.encode())} for w in words]
+        ids = _ids(words) if self.logprob_ids else []
+        return {"content": [{**entry, "id": id} for entry, id in zip(content, ids, strict=True)] if ids else content}
+
+    def _chunk(self, index: int, delta: dict[str, Any], word: str, body: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": delta,
+            "logprobs": self._logprobs([word]) if body.get("logprobs") else None,
+            "finish_reason": None,
+            "token_ids": _ids([word]) if body.get("return_token_ids") else None,
         }
 
     def _tools(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -307,10 +334,10 @@ class FakeBackend(Listening):
 
         for i, words in enumerate(choices):
             first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            await send(first, prompt_token_ids=self._read(body) if asked_ids else None)
+            await send(first, prompt_token_ids=self._read(body) if asked_ids and self.tells_prompt_ids else None)
             thoughts = self._thoughts(body)
             for word in thoughts:
-                await send(_chunk(i, {"reasoning_content": word}, word, body))
+                await send(self._chunk(i, {"reasoning_content": word}, word, body))
             if (calls := self._calls(body)) is not None:
                 await self._stream_tools(send, i, _call_id(body), *calls)
             for n, word in enumerate(words):
@@ -325,7 +352,8 @@ class FakeBackend(Listening):
                     await response.write(b"data: {not json at all\n\n")
                 last = n == len(words) - 1
                 finish = self._finish(body, words) if last and self.mood != "stop-without-done" else None
-                await send({**_chunk(i, {"content": word}, word, body), "finish_reason": finish})
+                member = "content" if self.refuses is None else "refusal"
+                await send({**self._chunk(i, {member: word}, word, body), "finish_reason": finish})
                 await asyncio.sleep(self.pause_s)
         if (body.get("stream_options") or {}).get("include_usage"):
             usage = {**head, "choices": [], "usage": self._usage(choices[0])}
@@ -351,19 +379,5 @@ def _call_id(body: dict[str, Any]) -> str:
     return f"call-{1 + sum(m['role'] == 'tool' for m in body['messages'])}"
 
 
-def _chunk(index: int, delta: dict[str, Any], word: str, body: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "index": index,
-        "delta": delta,
-        "logprobs": _logprobs([word]) if body.get("logprobs") else None,
-        "finish_reason": None,
-        "token_ids": _ids([word]) if body.get("return_token_ids") else None,
-    }
-
-
 def _ids(words: list[str]) -> list[int]:
     return [sum(word.encode()) for word in words]
-
-
-def _logprobs(words: list[str]) -> dict[str, Any]:
-    return {"content": [{"token": w, "logprob": -len(w) / 10, "bytes": list(w.encode())} for w in words]}

@@ -41,6 +41,7 @@ class AnswerSource:
 
     translated: bool = False  # it comes as chat completions, and is said again
     guessed: str | None = None  # the reason why it is not known how the server samples
+    finished_at: float | None = None  # Unix seconds at which its client was told that it is whole; None: now
     withheld: str | None = None  # the server's message about our wishes, where it was asked without them
     logprobs_of: str | None = None  # what the backend's log-probs are of (proxy.backends.base)
 
@@ -89,7 +90,7 @@ class AnswerOutcome:
         return FinishedCompletion(
             row.id,
             "error" if status == "done" else status,
-            time.time(),
+            self._source.finished_at or time.time(),
             error=missing and self._redactor.text(missing),
             inexact_reason=self._broken(),
             translated=self._source.translated,
@@ -111,7 +112,7 @@ class AnswerOutcome:
         return FinishedCompletion(
             id=row.id,
             status=status,
-            finished_at=time.time(),
+            finished_at=self._source.finished_at or time.time(),
             reply=stored,
             thread=extend_thread(row.thread, message, self._redactor.message, stored),
             text=reply.text if is_clean else self._redactor.text(reply.text),

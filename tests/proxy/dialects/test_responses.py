@@ -490,7 +490,7 @@ async def test_get_and_delete(proxy: Proxy, client: AsyncOpenAI, way: str) -> No
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"input": []}, "input"), ({"input": 3}, "input"), ({"input": [3]}, "input"), ({"input": [{}]}, "input"),
+        ({"input": None}, "input"), ({"input": 3}, "input"), ({"input": [3]}, "input"), ({"input": [{}]}, "input"),
         ({"tools": {}}, "tools"), ({"tools": [3]}, "tools[0]"), ({"text": "x"}, "text"), ({"include": "x"}, "include"),
         ({"conversation": "conv_1"}, "conversation"), ({"background": True}, "background"),
         ({"tool_choice": {"type": "web_search"}, "tools": [{"type": "web_search"}]}, "tool_choice"),

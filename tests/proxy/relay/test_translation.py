@@ -418,3 +418,29 @@ def test_byte_by_byte() -> None:
         whole, replies = translate(dialect, raw, [])
         single, again = translate(dialect, raw, list(range(len(raw))))
         assert _timeless(single) == _timeless(whole) and replies == again
+
+
+@pytest.mark.parametrize(("name", "member"), [("messages", "messages"), ("responses", "input")])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_empty_list_of_messages_is_for_the_server_to_judge(
+    proxy: Proxy, name: str, member: str, stream: bool
+) -> None:
+    status, raw, id = await ask(proxy, name, **{member: []}, stream=stream)
+    assert status == 400 and "no message has the role `user`" in json.loads(raw)["error"]["message"] and not id
+    path, body = proxy.backend.asked[-1]
+    assert path == "/v1/chat/completions" and body["messages"] == [] and body.get("stream", False) is stream
+    proxy.backend.needs_user = False
+    status, raw, id = await ask(proxy, name, **{member: []}, stream=stream)
+    assert status == 200 and b"said" in raw
+    assert not id and not (await proxy.get("/rl/completions"))["data"], "nothing was asked, so nothing is captured"
+    assert (await ask(proxy, name, **{member: None}))[0] == 400
+
+
+async def test_the_length_of_a_prompt_is_said_at_the_start(proxy: Proxy) -> None:
+    for told, first in ((True, 3), (False, 0)):
+        proxy.backend.tells_prompt_ids = told
+        _, raw, _ = await ask(proxy, "messages", stream=True)
+        said = [event.json() for event in sse.EventSplitter().feed(raw)]
+        usages = [event["message"]["usage"] for event in said if event["type"] == "message_start"]
+        assert [usage["input_tokens"] for usage in usages] == [first]
+        assert [event["usage"]["input_tokens"] for event in said if event["type"] == "message_delta"] == [3]
