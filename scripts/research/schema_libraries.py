@@ -5,7 +5,7 @@
 LIBRARY is llguidance, xgrammar or outlines-core, in an environment that has it, transformers and jsonschema. FOLDER
 is `json/tests/draft2020-12` of jsonschema's source distribution. Each schema is compiled, then each instance of the
 suite is walked through it token by token, then random replies are drawn. A library is wrong where an invalid instance
-passes or a drawn reply is invalid; where it refuses a schema, or a valid instance, it only has less to offer.
+passes or a drawn reply is invalid. A refusal only offers less.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def groups(suite: Path) -> Iterator[tuple[str, Any]]:
 
 
 def passes(library: Any, compiled: Any, tokenizer: Any, instance: Any) -> bool:
-    """Whether any usual way to write the instance passes whole."""
+    """Tell whether any usual way to write the instance passes whole."""
     for separators in ((", ", ": "), (",", ":")):
         for is_ascii in (False, True):
             try:

@@ -113,7 +113,7 @@ def _call(tool_choice: Any, tools: Sequence[Mapping[str, Any]], calls: CallForm)
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """What is new of a call: its name, once, and the next letters of its arguments."""
+    """The next part of a call: its name, once, and letters of its arguments."""
 
     name: str | None
     arguments: str

@@ -1,4 +1,4 @@
-"""Whether a JSON schema has any finite instance: `{"required": ["a"], "properties": {"a": {"$ref": "#"}}}` has none.
+"""Tell whether a JSON schema has any finite instance; one whose references require each other without end has none.
 
 Owns that question for the keywords that can nest without end. Local references are followed, and what an instance need
 not have is not looked at. Not here: what a schema means otherwise, which is the library's (constraints).
@@ -46,8 +46,7 @@ class _Finiteness:
         if not isinstance(schema, Mapping):
             return schema is not False
         reference = schema.get("$ref")
-        is_local = isinstance(reference, str) and reference.startswith("#")
-        if is_local and not self._finite.setdefault(reference, False):
+        if isinstance(reference, str) and reference.startswith("#") and not self._finite.setdefault(reference, False):
             return False
         return self._is_finite_in_parts(schema) and self._has_finite_type(schema)
 
@@ -84,7 +83,7 @@ class _Finiteness:
         return all(map(self._is_finite, first)) and (fewest <= len(first) or self._is_finite(items))
 
     def _target(self, reference: str) -> Any:
-        """What a local reference names; None, which is finite, where it names nothing here."""
+        """The part that a local reference names; None, which is finite, where it names nothing here."""
         place = self._root
         for step in unquote(reference[1:]).split("/")[1:]:
             step = step.replace("~1", "/").replace("~0", "~")
