@@ -299,8 +299,11 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
 
 
 def _unconstrained(line: Mapping[str, Any], sampled: Floats) -> tuple[Floats, Bools]:
-    """ℓ_β of the model itself, (T,), and which tokens were forced. Both log-probs differ by −log of the mass that the
-    constraint left, whatever was drawn: a token is forced by what came before it, never by which one it is."""
+    """ℓ_β of the model itself, (T,), and which tokens were forced.
+
+    Both log-probs differ by −log of the mass that the constraint left. That is the same whatever was drawn, so a token
+    is forced by what came before it, never by which one it is.
+    """
     raw = line["unconstrained_logprobs"]
     try:
         model = np.asarray(raw, np.float64)

@@ -332,6 +332,6 @@ class WireAnswer:
 
 @lru_cache(maxsize=1 << 16)
 def _text_and_bytes(tokenizer: Any, token: int) -> tuple[str, bytes]:
-    """Of half a character the text is \ufffd, and the bytes are its own."""
+    """Half a character decodes to U+FFFD; its bytes are its own."""
     text: str = tokenizer.decode([token])
     return text, bytes_of(tokenizer, [token])[0] or text.encode()

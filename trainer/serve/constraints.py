@@ -1,4 +1,4 @@
-"""What a reply may be: a JSON schema or a tool call, compiled to the tokens that may come next.
+"""Compile the form of a reply, a JSON schema or a tool call, to the tokens that may come next.
 
 Owns llguidance: its tokenizer, compilation within bounds, and the mask of each step. A schema is taken whole or refused
 with its reason, and never in part. Blocking: compile in a thread. Not here: which grammar a request means
@@ -56,12 +56,12 @@ class ConstraintState:
             raise ConstraintError(_reason(self._matcher.get_error()))
         if seconds > MASK_SECONDS:
             raise ConstraintError("its grammar takes too long to follow: shorten its texts and patterns")
-        allowed = np.zeros(self._vocabulary, bool)
+        flags = np.zeros(self._vocabulary, bool)
         count = min(8 * len(bits), self._vocabulary)
-        allowed[:count] = np.unpackbits(bits, count=count, bitorder="little")
-        if not allowed.any():
+        flags[:count] = np.unpackbits(bits, count=count, bitorder="little")
+        if not flags.any():
             raise ConstraintError("nothing may come next")
-        return torch.from_numpy(allowed)
+        return torch.from_numpy(flags)
 
     def take(self, token: int) -> None:
         """Raises ConstraintError for a token that the mask did not allow, or where a bound is reached."""
@@ -207,10 +207,10 @@ def _path(schema: Any, reason: str) -> tuple[str, ...]:
 def _path_to(value: Any, quoted: set[str], path: tuple[str, ...]) -> tuple[str, ...]:
     items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        here = (*path, str(key))
+        item_path = (*path, str(key))
         is_schema_member = isinstance(key, str) and path[-1:] not in (("properties",), ("$defs",), ("definitions",))
         if (is_schema_member and key in quoted) or (isinstance(item, str) and item in quoted):
-            return here
-        if deeper := _path_to(item, quoted, here):
+            return item_path
+        if deeper := _path_to(item, quoted, item_path):
             return deeper
     return ()

@@ -130,7 +130,7 @@ class _Api:
         )
 
     async def _form(self, chat: ChatRequest) -> tuple[ReplyForm | None, Constraint | None]:
-        """What the reply has to be, and that compiled, beside the event loop and the engine."""
+        """Read which form the reply has to have, and compile it beside the event loop and the engine."""
         try:
             form = reply_form(chat.tool_choice, chat.tools, chat.response_format, self._calls)
         except FormError as error:

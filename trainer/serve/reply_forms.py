@@ -1,7 +1,7 @@
 """The form that a request wants of its reply: JSON, JSON by a schema, or a call of a tool.
 
-Owns which grammar that is, how a call is written (as the chat template writes one), and how one is read again while it
-is being generated. Not here: compilation (constraints), the other members of a request (chat_wire).
+Owns which grammar that is. A call is written as the chat template writes one, and read again while it is being
+generated. Not here: compilation (constraints), the other members of a request (chat_wire).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CallForm:
 
 
 def call_form(tokenizer: Any) -> CallForm:
-    """As the chat template says; plain JSON where it says nothing."""
+    """The form that the chat template shows; plain JSON where it shows none."""
     if OPENING not in str(tokenizer.chat_template):
         return CallForm()
     added, hidden = tokenizer.get_added_vocab(), set(tokenizer.all_special_tokens)

@@ -32,11 +32,11 @@ class _Finiteness:
 
     def of_root(self) -> bool:
         while True:
-            before = dict(self._finite)
-            for reference in before:
+            previous = dict(self._finite)
+            for reference in previous:
                 if not self._finite[reference]:
                     self._finite[reference] = self._is_finite(self._target(reference))
-            if self._finite == before:
+            if self._finite == previous:
                 return self._finite["#"]
 
     def _is_finite(self, schema: Any) -> bool:
