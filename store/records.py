@@ -81,6 +81,8 @@ class FinishedCompletion:
     prompt_token_ids: Sequence[int] | None = None
     token_ids: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None  # nats, of what `logprobs_of` says
+    # Of a reply by a schema or with a forced call: of the same tokens, had nothing been ruled out; nats.
+    unconstrained_logprobs: Sequence[float] | None = None
     pieces: Sequence[bytes] | None = None  # the bytes behind each log-prob, where the server gives no ids
     logprobs_of: str | None = None  # `model`: before sampling; `temperature`: before top-p and top-k; None: as sampled
     exact: bool = False

@@ -117,6 +117,7 @@ class Reply:
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
     logprobs: list[float] | None = None
+    unconstrained_logprobs: list[float] | None = None  # had a schema or a forced call ruled nothing out
     pieces: list[bytes] | None = None  # the bytes behind each log-prob, where no ids came
     broken_ids: str | None = None  # why its token ids were dropped
     broken_logprobs: str | None = None  # why its log-probs were dropped
@@ -140,6 +141,8 @@ class Reply:
             return "the backend sent no log-probs"
         if len(self.token_ids) != len(self.logprobs):
             return f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probs"
+        if self.unconstrained_logprobs is not None and len(self.unconstrained_logprobs) != len(self.logprobs):
+            return f"{len(self.logprobs)} log-probs but {len(self.unconstrained_logprobs)} without the constraint"
         return None
 
 

@@ -56,6 +56,7 @@ def choice_rules(self: Dialect, *, id: str, model: str | None, parsed: ParsedReq
         choice["logprobs"] = b"null"
     if ours and not parsed.wants_token_ids:
         choice["token_ids"] = choice["prompt_token_ids"] = top["prompt_token_ids"] = b"null"
+        choice["unconstrained_logprobs"] = b"null"
         choice["response_token_ids"] = b"null"  # SGLang's name for them
     return {**top, "choices": {EACH: choice}} if choice else top
 
@@ -77,6 +78,8 @@ class ChatCompletions(Dialect):
         if not plain and (odd := _no_message(messages)) is not None:
             raise Unreadable(f"`messages[{odd}]` must be an object with a `role`.", param=f"messages[{odd}]")
         sampling, unclear = numbers(body, SAMPLING)
+        if body.get("logit_bias"):
+            unclear = (*unclear, "logit_bias")
         return ParsedRequest(
             model=model,
             messages=messages,
@@ -226,6 +229,8 @@ class ChatFold(Fold):
                 token_entries.take_ids(reply, ids)
             if "logprobs" in choice and (logprobs := choice["logprobs"]):
                 self._logprobs(reply, logprobs)
+            if "unconstrained_logprobs" in choice:
+                token_entries.take_unconstrained(reply, choice["unconstrained_logprobs"])
         if broken is not None:
             raise broken
 
@@ -342,6 +347,7 @@ class ChatFold(Fold):
         )
         if entries is not None:
             token_entries.take(reply, entries)
+        token_entries.take_unconstrained(reply, choice.get("unconstrained_logprobs"))
         self._replies[reply.index] = reply
 
     def replies(self) -> list[Reply]:

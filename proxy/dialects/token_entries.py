@@ -36,6 +36,17 @@ def take_numbers(reply: Reply, logprobs: Any) -> None:
         reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
 
 
+def take_unconstrained(reply: Reply, logprobs: Any) -> None:
+    """Append log-probs of the same tokens, had no constraint ruled any out, likewise; None: the server gives none."""
+    if logprobs is None or reply.broken_logprobs is not None:
+        return
+    try:
+        numbers = [float(logprob) for logprob in logprobs]
+        reply.unconstrained_logprobs = extend(reply.unconstrained_logprobs, numbers)
+    except (ValueError, TypeError, OverflowError) as error:
+        reply.broken_logprobs = f"the backend sent a log-prob that is not a number ({error!r})"
+
+
 def take_ids(reply: Reply, ids: Any) -> None:
     """Append these token ids, likewise."""
     if reply.broken_ids is not None:

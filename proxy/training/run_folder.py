@@ -398,6 +398,7 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "prompt_token_ids": end.prompt_token_ids,
         "token_ids": end.token_ids,
         "logprobs": end.logprobs,
+        "unconstrained_logprobs": end.unconstrained_logprobs,
         "pieces": as_text(end.pieces),
         "logprobs_of": end.logprobs_of,
         "reply_tokens": _tokens(end.usage, "completion_tokens"),

@@ -164,7 +164,8 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) 
         thread=None if reply is None else extend_thread(thread, reply, redactor.message),
         finish_reason=_maybe(line, "finish_reason"), usage=redactor.value(usage),
         prompt_token_ids=_each(line, "prompt_token_ids", _whole), token_ids=_each(line, "token_ids", _whole),
-        logprobs=_each(line, "logprobs", _logprob), pieces=_each(line, "pieces", _piece),
+        logprobs=_each(line, "logprobs", _logprob),
+        unconstrained_logprobs=_each(line, "unconstrained_logprobs", _logprob), pieces=_each(line, "pieces", _piece),
         logprobs_of=line["logprobs_of"] if line.get("logprobs_of") in ("model", "temperature") else None,
         exact=line.get("exact") is True,
         inexact_reason=_maybe(line, "inexact_reason"), error=redactor.text(_maybe(line, "error") or "") or None,
@@ -175,8 +176,8 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) 
             INEXACT if redacted else "the export has no token ids and log-probs one for one"
         )
         end = replace(
-            end, prompt_token_ids=None, token_ids=None, logprobs=None, pieces=None, logprobs_of=None, exact=False,
-            inexact_reason=reason,
+            end, prompt_token_ids=None, token_ids=None, logprobs=None, unconstrained_logprobs=None, pieces=None,
+            logprobs_of=None, exact=False, inexact_reason=reason,
         )  # fmt: skip
     ratings = tuple(_rating(rating, id, redactor.text) for rating in _list(line, "ratings", dict))
     return ImportedCompletions(new, end, ratings)
@@ -186,6 +187,8 @@ def _one_for_one(end: FinishedCompletion) -> bool:
     """Check that an exact line has all its numbers, one for one; others may lack them."""
     if not end.exact:
         return True
+    if end.unconstrained_logprobs is not None and len(end.unconstrained_logprobs) != len(end.logprobs or ()):
+        return False
     return bool(end.prompt_token_ids and end.token_ids and len(end.token_ids) == len(end.logprobs or ()))
 
 

@@ -43,7 +43,7 @@ c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
-NULL AS logprobs, NULL AS pieces, NULL AS logprobs_of
+NULL AS logprobs, NULL AS unconstrained_logprobs, NULL AS pieces, NULL AS logprobs_of
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 EXPIRING = """c.created_at < ? AND (+c.status <> 'pending'
@@ -102,12 +102,14 @@ def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
         db.execute(
             """UPDATE completions SET status = ?, finished_at = ?, reply_hash = ?, text = ?,
             finish_reason = ?, usage = ?, prompt_block = ?, prompt_token_ids = ?, token_ids = ?, logprobs = ?,
-            pieces = ?, logprobs_of = ?, exact = ?, inexact_reason = ?, error = ?, translated = ?, thread = ?,
-            untrainable = coalesce(untrainable, ?), redacted = coalesce(?, redacted) WHERE id = ?""",
+            unconstrained_logprobs = ?, pieces = ?, logprobs_of = ?, exact = ?, inexact_reason = ?, error = ?,
+            translated = ?, thread = ?, untrainable = coalesce(untrainable, ?),
+            redacted = coalesce(?, redacted) WHERE id = ?""",
             (
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage),
                 block, ids, pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
-                pack_pieces(end.pieces), end.logprobs_of, end.exact, end.inexact_reason, end.error, end.translated,
+                pack(LOGPROBS, end.unconstrained_logprobs), pack_pieces(end.pieces), end.logprobs_of, end.exact,
+                end.inexact_reason, end.error, end.translated,
                 reply if end.thread is None else end.thread, end.untrainable, to_json(end.redacted or None), end.id,
             ),
         )  # fmt: skip

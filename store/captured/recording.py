@@ -19,9 +19,9 @@ _COMPLETION: Final = """INSERT INTO completions (seq, id, request_id, choice, cr
 served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
 untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
 status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
-logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
+logprobs, unconstrained_logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
 _LISTED: Final = "INSERT INTO listed (seq, turn, model, version, session, conversation) VALUES (?, ?, ?, ?, ?, ?)"
 MOST: Final = 32  # rows of one statement: their token ids are in memory twice until then
 _LAST: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'completions'"
@@ -91,7 +91,8 @@ class _Group:
                 to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None), prompt, conversation,
                 end.status, end.finished_at, reply, end.text, end.finish_reason, to_json(end.usage), block, ids,
-                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs), pack_pieces(end.pieces), end.logprobs_of,
+                pack(IDS, end.token_ids), pack(LOGPROBS, end.logprobs),
+                pack(LOGPROBS, end.unconstrained_logprobs), pack_pieces(end.pieces), end.logprobs_of,
                 end.exact, end.inexact_reason, end.error, end.translated, thread,
             )
         )  # fmt: skip

@@ -128,6 +128,7 @@ def _end(row: sqlite3.Row, reply: bytes | None, prompt_ids: bytes | None) -> Fin
         prompt_token_ids=unpack(IDS, prompt_ids),
         token_ids=unpack(IDS, row["token_ids"]),
         logprobs=unpack(LOGPROBS, row["logprobs"]),
+        unconstrained_logprobs=unpack(LOGPROBS, row["unconstrained_logprobs"]),
         pieces=unpack_pieces(row["pieces"]),
         exact=bool(row["exact"]),
         translated=bool(row["translated"]),

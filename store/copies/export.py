@@ -98,6 +98,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "prompt_token_ids": end and end.prompt_token_ids,
         "token_ids": end and end.token_ids,
         "logprobs": end and end.logprobs,
+        "unconstrained_logprobs": end and end.unconstrained_logprobs,
         "pieces": end and as_text(end.pieces),
         "logprobs_of": end and end.logprobs_of,
         "exact": bool(end and end.exact),
@@ -113,7 +114,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
 
 def without_tokens(completion: Completion) -> dict[str, Any]:
     """The line for a function of the user's own."""
-    left_out = ("prompt_token_ids", "token_ids", "logprobs", "signals")
+    left_out = ("prompt_token_ids", "token_ids", "logprobs", "unconstrained_logprobs", "signals")
     return {key: value for key, value in to_dict(completion).items() if key not in left_out}
 
 

@@ -1,6 +1,6 @@
 """A home of an earlier schema comes up to date with all that is in it, and a copy is kept first.
 
-The product has one schema; the newer one is made up (scripts.harness.newer_schema).
+The newest schema is made up (scripts.harness.newer_schema).
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def make_terms(batch: Sequence[Lesson], replies: int, zero: float | None = None)
         share=spread(
             [1 / ((lesson.spread or length) * replies) for lesson, length in zip(batch, lengths, strict=True)]
         ),
-        is_own=spread([lesson.is_own for lesson in batch]),
+        is_own=np.concatenate([lesson.chosen * float(lesson.is_own) for lesson in batch]),
         behaviour=np.concatenate([lesson.behaviour for lesson in batch]),
         member=np.repeat(np.eye(len(batch)), lengths, axis=1),
         zero=None if zero is None else np.asarray(zero),

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -140,6 +141,7 @@ def _spell(token: str, letters: Mapping[str, int] | None) -> bytes | None:
     return token.replace(SPACE, " ").encode()
 
 
+@lru_cache(maxsize=4)  # writing a tokeniser out takes a tenth of a second
 def _is_byte_level(tokenizer: Any) -> bool:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return backend is not None and '"ByteLevel"' in json.dumps(json.loads(backend.to_str()).get("decoder"))

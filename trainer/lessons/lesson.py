@@ -90,7 +90,14 @@ class Lesson:
     anchor: Anchor | None = None  # instead: what the policy expected, where no token earned anything
     credited: bool = False  # its rating went by token
     spread: int | None = None  # reply tokens that its share of the loss is spread over; None: its own
+    forced: Bools | None = None  # (T,) tokens that a schema or a forced call chose
     pair: Pair | None = None  # it trains against another reply to its prompt, not by its rating
+
+    @property
+    def chosen(self) -> Bools:
+        """(T,) the tokens that nothing but the policy chose."""
+        mask: Bools = np.ones(len(self.old), bool) if self.forced is None else ~self.forced
+        return mask
 
     @property
     def taught(self) -> bool:

@@ -346,13 +346,14 @@ def _lesson(
 ) -> tuple[Lesson, Outcome]:
     sample, objective = pushed.sample, context.objective
     verdict = acceptance.verdict(context.preset, band, pushed, late_reply)
+    chosen = sample.chosen
     lesson = Lesson(
         sample,
         sample.tokens,
         pushed.old.plain,
         pushed.ref.plain,
-        pushed.behaviour,
-        keep=verdict.keep if objective.is_filtered else np.isfinite(pushed.behaviour),
+        np.where(chosen, pushed.behaviour, pushed.old.plain),
+        keep=(verdict.keep if objective.is_filtered else np.isfinite(pushed.behaviour)) & chosen,
         advantage=pushed.advantage if late_reply is None else pushed.advantage * late_reply.weight,
         is_own=not objective.is_foreign,
         teacher=pushed.teacher,
@@ -360,6 +361,7 @@ def _lesson(
         anchor=pushed.anchor,
         credited=pushed.credited,
         spread=pushed.spread,
+        forced=sample.forced,
     )
     cause: str | None = pushed.flaw
     if cause is None and objective.is_filtered:
@@ -367,7 +369,7 @@ def _lesson(
     return lesson, Outcome(
         used=False,  # until an optimiser step has used it
         cause=cause,
-        tokens=len(lesson.old),
+        tokens=int(chosen.sum()),
         accepted=0 if pushed.flaw else int(lesson.keep.sum()),
         exact=sample.exact,
         flags=list(sample.flags),

@@ -64,7 +64,7 @@ def update_pairs(lessons: Sequence[Lesson], scored: Sequence[Floats], beta: floa
     gaps: dict[str, float] = {}
     for lesson, theta in zip(lessons, scored, strict=True):
         assert lesson.pair is not None
-        change = float((theta - lesson.ref).sum())
+        change = float((theta - lesson.ref)[lesson.chosen].sum())
         gaps[lesson.pair.name] = gaps.get(lesson.pair.name, 0.0) + (change if lesson.pair.chosen else -change)
     return [replace(lesson, advantage=_advantage(lesson, beta, gaps[lesson.pair.name])) for lesson in lessons]  # type: ignore[union-attr]
 

@@ -25,11 +25,13 @@ from trainer.lessons.line_members import BadLine, TooLong, ids_in, media_in, num
 from trainer.lessons.rendering import KnownPrompt, is_near
 from trainer.lessons.trajectories import RewardedTurn, turn_in
 from trainer.lessons.truncation import Chat
-from trainer.mis_po import Floats
+from trainer.mis_po import Bools, Floats
 from trainer.policy.packing import Tokens
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
 PLACEHOLDER = -1000.0
+# A constraint that takes a larger share of the mass has chosen the token: as nats, 2 % (docs/lab/constrained.md).
+FORCED = 0.02
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
 PromptBy = Literal["captured", "server", "template"]
 SPLITS = ("train", "held", "replay")
@@ -61,6 +63,7 @@ class Sample:
     followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
+    forced: Bools | None = None  # (T,) tokens that a schema or a forced call chose, and not the policy
     replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
@@ -69,6 +72,12 @@ class Sample:
     @property
     def exact(self) -> bool:
         return self.behaviour is not None
+
+    @property
+    def chosen(self) -> Bools:
+        """(T,) the tokens that the policy itself chose."""
+        mask: Bools = np.ones(len(self.tokens.reply), bool) if self.forced is None else ~self.forced
+        return mask
 
     @property
     def labelled(self) -> bool:
@@ -173,10 +182,13 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
     if (media := media_in(line.get("messages"))) is not None:
         raise BadLine(f"{media}: the model saw more than text, and text is all that training sees")
+    if line.get("unconstrained_logprobs") is not None and line.get("exact") is not True:
+        raise BadLine("which of its tokens a schema or a forced call chose is not known one for one")
     source: PromptBy = "captured"
     served: Floats | None = None
+    forced: Bools | None = None
     if line.get("exact") is True:
-        tokens, behaviour = _exact(line, template)
+        tokens, behaviour, forced = _exact(line, template)
     else:
         tokens, served, source = _inexact(line, template)
         behaviour = None
@@ -204,6 +216,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         replayed=line.get("split") == "replay",
         prompt_by=source,
         hinted=template.hinted(line),
+        forced=forced,
         episode=turn_in(line),
     )
     return sample if len(tokens) <= max_seq_len else _shorten(sample, template, max_seq_len)
@@ -247,7 +260,8 @@ def _shorten(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     )
 
 
-def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None]:
+def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, Bools | None]:
+    """An exact line: its tokens, ℓ_β, and which of them were forced."""
     prompt = ids_in(line, "prompt_token_ids", template.vocabulary)
     reply = ids_in(line, "token_ids", template.vocabulary)
     raw = line.get("logprobs")
@@ -277,8 +291,30 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
     tokens = Tokens(
         prompt, reply, 1.0 if greedy else temperature, 1.0 if greedy else top_p, 0 if greedy else max(top_k, 0)
     )
+    forced = None
+    if line.get("unconstrained_logprobs") is not None:
+        behaviour, forced = _unconstrained(line, behaviour)
     # Log-probs under penalties are of a distribution that depends on the text so far in each server's own way.
-    return tokens, None if _has_penalty(sampling, *PENALTIES) else behaviour
+    return tokens, None if _has_penalty(sampling, *PENALTIES) else behaviour, forced
+
+
+def _unconstrained(line: Mapping[str, Any], sampled: Floats) -> tuple[Floats, Bools]:
+    """ℓ_β of the model itself, (T,), and which tokens were forced.
+
+    Both log-probs differ by −log of the mass that the constraint left. That is the same whatever was drawn, so a token
+    is forced by what came before it, never by which one it is.
+    """
+    raw = line["unconstrained_logprobs"]
+    try:
+        model = np.asarray(raw, np.float64)
+    except (TypeError, ValueError):
+        raise BadLine("unconstrained_logprobs are not all numbers") from None
+    if model.shape != sampled.shape or not np.isfinite(model).all():
+        raise BadLine(f"{len(sampled)} log-probs, and without the constraint others than so many finite ones")
+    forced: Bools = np.abs(sampled - model) > FORCED
+    if forced.all():
+        raise BadLine("a schema or a forced call chose each of its tokens")
+    return np.where(forced, np.nan, model), forced
 
 
 def _has_penalty(sampling: Any, *names: str) -> bool:

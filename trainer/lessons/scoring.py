@@ -79,7 +79,10 @@ class Scorer:
                 adapter = self.spec.adapters[version]
                 with self.policy.wearing(adapter):
                     scored = self._under(str(adapter), [s.sample.tokens for s, _ in members])
-            behaviour |= {s.sample.rating: log_probs.sampled for (s, _), log_probs in zip(members, scored, strict=True)}
+            behaviour |= {
+                s.sample.rating: np.where(s.sample.chosen, log_probs.sampled, np.nan)
+                for (s, _), log_probs in zip(members, scored, strict=True)
+            }
         odds = self.served_odds(samples)
         return [
             np.where(np.isfinite(odds[rating]), s.old.sampled - odds[rating], behaviour[rating])

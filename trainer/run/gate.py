@@ -159,7 +159,7 @@ def margin(policy: Policy, held_back: Sequence[HeldBackReply], bounds: Bounds) -
     value = variance = 0.0
     for side, sign in ((liked, 1), (disliked, -1)):
         scored = score(policy, [reply.sample.tokens for reply in side])
-        changes = [n - reply.old for n, reply in zip(scored, side, strict=True)]  # (T,) each
+        changes = [(n - reply.old)[reply.sample.chosen] for n, reply in zip(scored, side, strict=True)]  # (T,) each
         means = np.array([c.mean() for c in changes])
         value += sign * float(means.mean())
         within = sum(float(c.var()) / len(c) for c in changes) / len(changes) ** 2

@@ -253,7 +253,7 @@ def _gradient(
     sums = accumulate(policy, batch, loss, progress, objective=objective)
     per = {
         "loss": 1,
-        "kl_old": sum(len(lesson.old) for lesson in batch if lesson.is_own),
+        "kl_old": sum(int(lesson.chosen.sum()) for lesson in batch if lesson.is_own),
         "kl_teacher": sum(len(lesson.old) for lesson in batch if lesson.teacher is not None),
         "kl_stay": sum(int((lesson.advantage == 0).sum()) for lesson in batch if lesson.anchor is not None),
         "elsewhere": sum(float(lesson.anchor.down.sum()) for lesson in batch if lesson.anchor is not None),
@@ -430,11 +430,12 @@ def replay_margin(policy: Policy, teaching: Sequence[Lesson], scored: Mapping[in
 def _rise(
     policy: Policy, teaching: Sequence[Lesson], indices: Sequence[int], scored: Mapping[int, Floats]
 ) -> list[Floats]:
-    """ℓ_θ − ℓ_old (T,) of the lessons at these places."""
+    """ℓ_θ − ℓ_old (T,) of the lessons at these places, 0 where the policy did not choose."""
     missing = [index for index in indices if index not in scored]
     rescored = score(policy, [teaching[index].tokens for index in missing])
     log_probs = {**scored, **dict(zip(missing, rescored, strict=True))}
-    return [log_probs[index] - teaching[index].old for index in indices]
+    rises = [log_probs[index] - teaching[index].old for index in indices]
+    return [np.where(teaching[index].chosen, rise, 0.0) for index, rise in zip(indices, rises, strict=True)]
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

@@ -2,37 +2,52 @@
 
 Owns field names, types, limits and the shape of errors. A field that would change what is sampled, and that this server
 does not have, is refused by name. Any other unknown field is ignored, as vLLM does. Not here: routes (http_api),
-generation (engine).
+what a reply may be (reply_forms), generation (engine).
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from functools import lru_cache
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from trainer.lessons.captured_tokens import bytes_of
 from trainer.serve.engine import Delta
+from trainer.serve.reply_forms import CallForm, CallPiece, CallReader, ReplyForm
 
 T = TypeVar("T", bound=BaseModel)
 
 MAX_CHOICES = 8
 MAX_LIKELIEST = 20  # vLLM's default limit
 MAX_STOPS, MAX_STOP = 64, 1000  # stop strings, and characters of one: each token of each reply is compared with all
+MAX_BIAS = 100.0
+# OpenAI's words for what is wrong with a member, by pydantic's.
+CODES: Final = {
+    "missing": "missing_required_parameter",
+    "less_than_equal": "above_max_value",
+    "greater_than_equal": "below_min_value",
+    "greater_than": "below_min_value",
+    "too_short": "empty_array",
+    "finite_number": "invalid_value",
+    "value_error": "invalid_value",
+}
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 415: "UnsupportedMediaTypeError"}
 
 
 class WireError(Exception):
     """A request that cannot be answered: a status, one sentence, and the field at fault."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.param = status, message, param
+        self.status, self.message, self.param, self.code = status, message, param, code
 
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "InternalServerError" if self.status >= 500 else "InvalidRequestError")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def _neutral_only(*neutral: Any) -> AfterValidator:
@@ -53,6 +68,13 @@ def _check_stops(value: str | list[str] | None) -> str | list[str] | None:
     return value
 
 
+def _check_bias(value: dict[str, float] | None) -> dict[str, float] | None:
+    for token, bias in (value or {}).items():
+        if not token.isdecimal() or not -MAX_BIAS <= bias <= MAX_BIAS:
+            raise ValueError(f"token ids with numbers from -{MAX_BIAS:.0f} to {MAX_BIAS:.0f} are required")
+    return value
+
+
 class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True)
 
@@ -66,7 +88,7 @@ class ChatRequest(BaseModel):
     messages: list[dict[str, Any]] = Field(min_length=1)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
     seed: int | None = None
@@ -75,7 +97,11 @@ class ChatRequest(BaseModel):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     n: int | None = Field(default=1, ge=1, le=MAX_CHOICES)
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Annotated[str | dict[str, Any] | None, _neutral_only("auto", "none")] = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2, allow_inf_nan=False)
+    logit_bias: Annotated[dict[str, float] | None, AfterValidator(_check_bias)] = None
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
     return_token_ids: bool | None = False
@@ -84,11 +110,7 @@ class ChatRequest(BaseModel):
 
     # What vLLM has and this server does not.
     min_p: Annotated[float | None, _neutral_only(0)] = None
-    presence_penalty: Annotated[float | None, _neutral_only(0)] = None
-    frequency_penalty: Annotated[float | None, _neutral_only(0)] = None
     repetition_penalty: Annotated[float | None, _neutral_only(1)] = None
-    logit_bias: Annotated[dict[str, float] | None, _neutral_only({})] = None
-    response_format: Annotated[dict[str, Any] | None, _neutral_only({"type": "text"})] = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -128,7 +150,10 @@ def _validate(kind: type[T], body: bytes) -> T:
         first = error.errors(include_url=False)[0]
         # A union reports one error for each of its types; the field is what the caller can act on.
         param = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
-        raise WireError(400, f"{param}: {first['msg']}", param) from None
+        code = CODES.get(first["type"], "invalid_type" if first["type"].endswith("_type") else "invalid_value")
+        if code in ("above_max_value", "below_min_value"):
+            code = f"{'integer' if isinstance(first.get('input'), int) else 'decimal'}_{code}"
+        raise WireError(400, f"{param}: {first['msg']}", param, code) from None
 
 
 def _names_a_type(part: int | str) -> bool:
@@ -186,30 +211,40 @@ def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:
 class WireAnswer:
     """The bodies of one answer, whole or in chunks."""
 
-    def __init__(self, request: ChatRequest, tokenizer: Any, prompt: Sequence[int], head: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        request: ChatRequest,
+        tokenizer: Any,
+        prompt: Sequence[int],
+        head: Mapping[str, Any],
+        form: ReplyForm | None = None,
+        calls: CallForm = CallForm(),  # noqa: B008 (frozen)
+    ) -> None:
         self.request, self.prompt = request, list(prompt)
         self._tokenizer = tokenizer
         self._head = head  # id, created, model
+        self._form = form
+        # One call a choice, where the reply is one.
+        self._readers = [CallReader(calls) for _ in range(request.n or 1)]
+        self._call_ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in self._readers]
 
     def opening(self) -> dict[str, Any]:
+        start = {"role": "assistant", "content": None if self._is_call else "", "refusal": None}
         choices = [
-            {"index": n, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-            for n in range(self.request.n or 1)
+            {"index": n, "delta": start, "logprobs": None, "finish_reason": None} for n in range(self.request.n or 1)
         ]
         return self._with_prompt_ids(self._chunk(choices))
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
         choice = {
             "index": index,
-            "delta": {"content": delta.text},
+            "delta": self._call_delta(index, delta) if self._is_call else {"content": delta.text},
             "logprobs": self._logprobs([delta]),
-            "finish_reason": delta.finish,
+            "finish_reason": self._finish(delta),
         }
         if delta.finish:
             choice["stop_reason"] = delta.stopped_by
-        if self.request.return_token_ids:
-            choice["token_ids"] = [delta.token]
-        return self._chunk([choice])
+        return self._chunk([choice | self._numbers([delta])])
 
     def closing(self, tokens: int) -> dict[str, Any]:
         return {**self._chunk([]), "usage": self._usage(tokens)}
@@ -225,16 +260,46 @@ class WireAnswer:
         )
 
     def _choice(self, index: int, deltas: Sequence[Delta]) -> dict[str, Any]:
+        text = "".join(delta.text for delta in deltas)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if self._is_call and (piece := self._readers[index].push(text, last=True)) is not None:
+            message |= {"content": None, "tool_calls": [self._call(index, piece)]}
         choice = {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(delta.text for delta in deltas)},
+            "message": message,
             "logprobs": self._logprobs(deltas),
-            "finish_reason": deltas[-1].finish,
+            "finish_reason": self._finish(deltas[-1]),
             "stop_reason": deltas[-1].stopped_by,
         }
-        if self.request.return_token_ids:
-            choice["token_ids"] = [delta.token for delta in deltas]
-        return choice
+        return choice | self._numbers(deltas)
+
+    @property
+    def _is_call(self) -> bool:
+        return self._form is not None and self._form.call_finish is not None
+
+    def _finish(self, delta: Delta) -> str | None:
+        if self._form is not None and self._form.call_finish is not None and delta.finish == "stop":
+            return self._form.call_finish
+        return delta.finish
+
+    def _call_delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        piece = self._readers[index].push(delta.text, last=delta.finish is not None)
+        return {} if piece is None else {"tool_calls": [{"index": 0, **self._call(index, piece)}]}
+
+    def _call(self, index: int, piece: CallPiece) -> dict[str, Any]:
+        if piece.name is None:
+            return {"function": {"arguments": piece.arguments}}
+        function = {"name": piece.name, "arguments": piece.arguments}
+        return {"id": self._call_ids[index], "type": "function", "function": function}
+
+    def _numbers(self, deltas: Sequence[Delta]) -> dict[str, Any]:
+        """Ids for those who ask; of a constrained reply also its log-probs without the constraint."""
+        if not self.request.return_token_ids:
+            return {}
+        numbers: dict[str, Any] = {"token_ids": [delta.token for delta in deltas]}
+        if self._form is not None:
+            numbers["unconstrained_logprobs"] = [delta.unconstrained for delta in deltas]
+        return numbers
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
@@ -256,9 +321,17 @@ class WireAnswer:
                     "top_logprobs": [self._token(token, logprob) for token, logprob in delta.likeliest],
                 }
                 for delta in deltas
-            ]
+            ],
+            "refusal": None,
         }
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text: str = self._tokenizer.decode([token])
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        text, piece = _text_and_bytes(self._tokenizer, token)
+        return {"token": text, "logprob": logprob, "bytes": list(piece)}
+
+
+@lru_cache(maxsize=1 << 16)
+def _text_and_bytes(tokenizer: Any, token: int) -> tuple[str, bytes]:
+    """Half a character decodes to U+FFFD; its bytes are its own."""
+    text: str = tokenizer.decode([token])
+    return text, bytes_of(tokenizer, [token])[0] or text.encode()

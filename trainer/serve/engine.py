@@ -13,7 +13,7 @@ import logging
 import math
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 
 from trainer.policy import eos
 from trainer.serve.batched_lora import BatchedAdapter, LoraRows
+from trainer.serve.constraints import Constraint, ConstraintError, ConstraintState
 from trainer.serve.kv import RowCache, gather
 from trainer.serve.reply_text import ReplyText
 from trainer.serve.sampling import ChosenTokens, Sampling, choose
@@ -47,7 +48,8 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     adapter: BatchedAdapter | None = None
     likeliest: int = 0  # alternatives to report for each token
-    ignore_eos: bool = False
+    ignore_eos: bool = False  # but for the end of what a constraint allows
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Delta:
     likeliest: list[tuple[int, float]]
     finish: str | None = None  # stop | length
     stopped_by: str | None = None
+    unconstrained: float | None = None  # the token's log-prob, had the constraint ruled nothing out
 
 
 class EngineError(Exception):
@@ -101,15 +104,40 @@ class _Row:
         self.random = random.Random(None if seed is None else f"{seed}/{choice}")  # noqa: S311 (no secret)
         self.last = 0
         self.count = 0
+        self.counts: Counter[int] = Counter()  # of its tokens, for penalties
         self.is_finished = False
+        self._constraint: ConstraintState | None = None
+        self._failure: str | None = None
+
+    def mask(self) -> torch.Tensor | None:
+        """(V,) what its constraint allows next. Where that cannot be said, the row ends with the next `advance`."""
+        if self.request.constraint is None or self.is_finished or self._failure:
+            return None
+        if self._constraint is None:
+            self._constraint = self.request.constraint.start()
+        try:
+            return self._constraint.mask()
+        except ConstraintError as error:
+            self._failure = str(error)
+            return None
 
     def advance(self, chosen: ChosenTokens, index: int, ends: frozenset[int]) -> Delta | EngineError:
         self.last, self.count = chosen.ids[index], self.count + 1
+        if self.request.sampling.has_penalty:
+            self.counts[self.last] += 1
+        if self._constraint is not None and self.last not in ends and self._failure is None:
+            try:
+                self._constraint.take(self.last)
+            except ConstraintError as error:
+                self._failure = str(error)
+        if self._failure is not None:
+            self.is_finished = True
+            return EngineError(f"The reply cannot go on in the form that was asked for: {self._failure}.")
         if not math.isfinite(chosen.logprobs[index]):
             self.is_finished = True
             return EngineError("The model computed no probabilities (its logits are not finite).")
         finish = None
-        if self.last in ends and not self.request.ignore_eos:
+        if self.last in ends and (self._constraint is not None or not self.request.ignore_eos):
             text, finish = self.text.finish(), "stop"
         else:
             text = self.text.push(self.last)
@@ -120,7 +148,8 @@ class _Row:
                 finish = "length" if self.text.stopped_by is None else "stop"
         self.is_finished = finish is not None
         likeliest = chosen.likeliest(index, self.request.likeliest) if self.request.likeliest else []
-        return Delta(self.last, chosen.logprobs[index], text, likeliest, finish, self.text.stopped_by)
+        stop, unconstrained = self.text.stopped_by, chosen.unconstrained[index]
+        return Delta(self.last, chosen.logprobs[index], text, likeliest, finish, stop, unconstrained)
 
 
 class _Wave:
@@ -177,7 +206,8 @@ class Engine:
         self._layers: int = config.num_hidden_layers
         token_bytes = 2 * self._layers * _cached_width(config) * next(model.parameters()).element_size()
         self._columns = max(self.context, CACHE_BYTES // token_bytes)  # one row of full length always fits
-        self._ends = frozenset(eos.of_replies(model.generation_config.eos_token_id, tokenizer))
+        self.vocabulary: int = config.vocab_size
+        self.ends = frozenset(eos.of_replies(model.generation_config.eos_token_id, tokenizer))
         self._max_rows = max_rows
         self._lora = LoraRows(model)
         self._wake = threading.Condition()
@@ -298,9 +328,11 @@ class Engine:
 
     def _advance(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
         draws = [row.random.random() for row in rows]
-        chosen = choose(logits, [row.request.sampling for row in rows], draws)
+        masks = {index: mask for index, row in enumerate(rows) if (mask := row.mask()) is not None}
+        counts = {index: row.counts for index, row in enumerate(rows) if row.counts}
+        chosen = choose(logits, [row.request.sampling for row in rows], draws, masks, counts)
         open_rows = [(index, row) for index, row in enumerate(rows) if not row.is_finished]
-        self._deliver([(row, row.advance(chosen, index, self._ends)) for index, row in open_rows])
+        self._deliver([(row, row.advance(chosen, index, self.ends)) for index, row in open_rows])
 
     def _deliver(self, items: Sequence[tuple[_Row, Delta | EngineError]]) -> None:
         """One wake-up of an event loop a step, not one a token."""

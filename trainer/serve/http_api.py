@@ -31,7 +31,9 @@ from trainer.serve.chat_wire import (
     parse_adapter,
     template_messages,
 )
+from trainer.serve.constraints import Compiler, Constraint, ConstraintError
 from trainer.serve.engine import Delta, Engine, EngineError, GenerationRequest, Stream
+from trainer.serve.reply_forms import FormError, ReplyForm, call_form, reply_form
 from trainer.serve.sampling import Sampling
 from trainer.serve.strict_templates import attempts
 
@@ -64,6 +66,10 @@ class _Api:
         self._created = int(time.time())
         self._adapters: dict[str, BatchedAdapter] = {}
         self._loading: set[str] = set()
+        self._compiler = Compiler(engine.tokenizer, engine.vocabulary, sorted(engine.ends))
+        self._compiler.prepare()
+        self._compiling = asyncio.Semaphore(1)  # else compilations would take all threads
+        self._calls = call_form(engine.tokenizer)
 
     # --- chat ---
 
@@ -79,16 +85,14 @@ class _Api:
                 f"This model's maximum context length is {self._engine.context} tokens. However, your request has "
                 f"{len(prompt)} input tokens. Please reduce the length of the input messages.",
                 "messages",
+                "context_length_exceeded",
             )
+        form, constraint = await self._form(chat)
         generation = GenerationRequest(
             prompt=prompt,
             max_tokens=min(chat.limit or room, room),
-            sampling=Sampling(
-                temperature=1.0 if chat.temperature is None else chat.temperature,
-                top_p=1.0 if chat.top_p is None else chat.top_p,
-                top_k=max(chat.top_k or 0, 0),
-                seed=chat.seed,
-            ),
+            sampling=self._sampling(chat),
+            constraint=constraint,
             stop=chat.stops,
             adapter=adapter,
             likeliest=chat.top_logprobs or 0,
@@ -99,7 +103,7 @@ class _Api:
             "created": int(time.time()),
             "model": chat.model or self._name,
         }
-        answer = WireAnswer(chat, self._engine.tokenizer, prompt, head)
+        answer = WireAnswer(chat, self._engine.tokenizer, prompt, head, form, self._calls)
         stream = self._engine.generate(generation, chat.n or 1)
         try:
             if chat.stream:
@@ -111,12 +115,42 @@ class _Api:
         finally:
             stream.cancel()  # of no effect once it has ended; else the client has gone, or an error ended it
 
+    def _sampling(self, chat: ChatRequest) -> Sampling:
+        bias = tuple((int(token), value) for token, value in (chat.logit_bias or {}).items())
+        if bias and (unknown := max(token for token, _ in bias)) >= self._engine.vocabulary:
+            raise WireError(400, f"logit_bias: there is no token {unknown}", "logit_bias", "invalid_value")
+        return Sampling(
+            temperature=1.0 if chat.temperature is None else chat.temperature,
+            top_p=1.0 if chat.top_p is None else chat.top_p,
+            top_k=max(chat.top_k or 0, 0),
+            seed=chat.seed,
+            presence_penalty=chat.presence_penalty or 0.0,
+            frequency_penalty=chat.frequency_penalty or 0.0,
+            bias=bias,
+        )
+
+    async def _form(self, chat: ChatRequest) -> tuple[ReplyForm | None, Constraint | None]:
+        """Read which form the reply has to have, and compile it beside the event loop and the engine."""
+        try:
+            form = reply_form(chat.tool_choice, chat.tools, chat.response_format, self._calls)
+        except FormError as error:
+            raise WireError(400, f"{error.param}: {error.message}", error.param, "invalid_value") from None
+        if form is None:
+            return None, None
+        try:
+            async with self._compiling:
+                return form, await asyncio.to_thread(self._compiler.compile, form.options)
+        except ConstraintError as error:
+            place = ".".join((form.places[error.option], *error.path))
+            message = f"{place}: this server cannot keep to it: {error}"
+            raise WireError(400, message, place, "invalid_json_schema") from None
+
     def _adapter(self, model: str | None) -> BatchedAdapter | None:
         if model is None or model == self._name:
             return None
         if model not in self._adapters:
             names = ", ".join(f"`{name}`" for name in (self._name, *self._adapters))
-            raise WireError(404, f"The model `{model}` does not exist; there is {names}.", "model")
+            raise WireError(404, f"The model `{model}` does not exist; there is {names}.", "model", "model_not_found")
         return self._adapters[model]
 
     async def _prompt(self, chat: ChatRequest, size: int) -> tuple[int, ...]:
@@ -251,7 +285,7 @@ def _authorise(key: str | None) -> Any:
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
         if key is not None and request.path != "/health" and not hmac.compare_digest(token, key.encode()):
-            raise WireError(401, "Unauthorized: send the key as a Bearer token.")
+            raise WireError(401, "Unauthorized: send the key as a Bearer token.", code="invalid_api_key")
         return await handler(request)
 
     return check

@@ -121,6 +121,7 @@ class AnswerOutcome:
             prompt_token_ids=numbers.prompt_ids,
             token_ids=numbers.ids,
             logprobs=numbers.logprobs,
+            unconstrained_logprobs=numbers.unconstrained,
             pieces=numbers.pieces,
             logprobs_of=self._source.logprobs_of if numbers.logprobs is not None else None,
             exact=reason is None,
@@ -189,10 +190,11 @@ class _Numbers(NamedTuple):
     prompt_ids: array[int] | None
     ids: array[int] | None
     logprobs: array[float] | None
+    unconstrained: array[float] | None
     pieces: list[bytes] | None
 
 
-_NONE: Final = _Numbers(None, None, None, None)
+_NONE: Final = _Numbers(None, None, None, None, None)
 
 
 def _packed(reply: Reply) -> _Numbers:
@@ -200,13 +202,16 @@ def _packed(reply: Reply) -> _Numbers:
     prompt_ids, ids, logprobs = reply.prompt_token_ids, reply.token_ids, reply.logprobs
     if prompt_ids is ids is logprobs is None:
         return _NONE
-    if logprobs and not (all(map(isfinite, logprobs)) and max(logprobs) <= ROUNDING):
-        raise ValueError("a log-prob that is not finite, or above 0")
+    unconstrained = None if logprobs is None else reply.unconstrained_logprobs
+    for numbers in (logprobs, unconstrained):
+        if numbers and not (all(map(isfinite, numbers)) and max(numbers) <= ROUNDING):
+            raise ValueError("a log-prob that is not finite, or above 0")
     if bool in {*map(type, prompt_ids or ()), *map(type, ids or ())}:
         raise TypeError("a token id that is not a number")
     return _Numbers(
         None if prompt_ids is None else array(IDS, prompt_ids),
         None if ids is None else array(IDS, ids),
         None if logprobs is None else array(LOGPROBS, logprobs),
+        None if unconstrained is None else array(LOGPROBS, unconstrained),
         reply.pieces if logprobs is not None else None,
     )

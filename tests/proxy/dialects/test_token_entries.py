@@ -19,7 +19,7 @@ from proxy.core.sse import Event
 from proxy.dialects import CHAT
 from proxy.dialects.base import OutgoingRequest, Reply
 from proxy.dialects.ollama import OllamaChat
-from proxy.dialects.token_entries import take
+from proxy.dialects.token_entries import take, take_unconstrained
 from proxy.relay.codecs import Native, wishes, without
 from proxy.relay.json_splice import Splicer
 from store.captured.rows import as_text, pack_pieces, unpack_pieces
@@ -133,3 +133,40 @@ def test_taken_out_by_a_search_as_by_looking_at_every_token(rules: Rules, body: 
 def test_rules_without_a_member() -> None:
     rules: Rules = {"id": b'"x"', "choices": {"*": {"logprobs": b"null", "token_ids": b"null"}}}
     assert without(rules, {"logprobs"}) == {"id": b'"x"', "choices": {"*": {"logprobs": None, "token_ids": b"null"}}}
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_constrained_reply_has_both_log_probs_and_hides_the_second(is_stream: bool) -> None:
+    fold = CHAT.fold()
+    parts = [(1, -0.0, -9.5), (2, -0.5, -0.5)]
+    if is_stream:
+        for id, logprob, unconstrained in parts:
+            entry = {**ENTRY, "logprob": logprob}
+            choice = {"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [entry]}, "token_ids": [id]}
+            fold.add({"choices": [{**choice, "unconstrained_logprobs": [unconstrained]}], "prompt_token_ids": [7]})
+    else:
+        entries = [{**ENTRY, "logprob": logprob} for _, logprob, _ in parts]
+        choice = {"index": 0, "message": {"content": "aa"}, "logprobs": {"content": entries}, "token_ids": [1, 2]}
+        choice["unconstrained_logprobs"] = [-9.5, -0.5]
+        fold.take_whole({"choices": [choice], "prompt_token_ids": [7]})
+    (reply,) = fold.replies()
+    assert (reply.logprobs, reply.unconstrained_logprobs) == ([0.0, -0.5], [-9.5, -0.5])
+    assert reply.inexact_reason() is None
+    reply.unconstrained_logprobs = [-9.5]
+    assert reply.inexact_reason() == "2 log-probs but 1 without the constraint"
+    rules = CHAT.rules(id="rl-1", model=None, parsed=CHAT.parse(HELLO))
+    raw = json.dumps({"choices": [{"unconstrained_logprobs": [-1.0], "token_ids": [1]}]}).encode()
+    assert loads(rewrite(raw, rules))["choices"] == [{"unconstrained_logprobs": None, "token_ids": None}]
+
+
+def test_odd_log_probs_without_the_constraint_make_it_inexact() -> None:
+    reply = Reply(0)
+    take_unconstrained(reply, None)
+    assert reply.unconstrained_logprobs is None and reply.broken_logprobs is None
+    take_unconstrained(reply, [None])
+    assert "not a number" in (reply.broken_logprobs or "")
+
+
+def test_a_biased_request_is_not_exact() -> None:
+    assert CHAT.parse({**HELLO, "logit_bias": {"5": 3}}).unclear == ("logit_bias",)
+    assert CHAT.parse({**HELLO, "logit_bias": {}}).unclear == ()

@@ -312,3 +312,17 @@ async def test_what_a_server_without_ids_says(store: Store, at_once: bool) -> No
     found = await store.completions.get("a")
     assert found is not None and found.end is not None
     assert found.end.pieces == [b"a", b"\xe2\x82"] and found.end.logprobs_of == "model"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_both_log_probs_of_a_constrained_reply(store: Store, at_once: bool) -> None:
+    """By either way into the store."""
+    ended = end("a", token_ids=[1, 2], logprobs=[0.0, -0.5], unconstrained_logprobs=[-9999.0, -0.5])
+    if at_once:
+        await store.completions.record([new("a")], [ended])
+    else:
+        await store.completions.begin([new("a")])
+        await store.completions.finish([ended])
+    found = await store.completions.get("a")
+    assert found is not None and found.end is not None
+    assert (found.end.logprobs, found.end.unconstrained_logprobs) == ([0.0, -0.5], [-9999.0, -0.5])

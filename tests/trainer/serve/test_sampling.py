@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from trainer.serve.sampling import Sampling, choose, truncate
+from trainer.serve.sampling import RULED_OUT, Sampling, choose, truncate
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1]]))
 
@@ -69,3 +69,30 @@ def test_each_row_has_its_own_settings():
 def test_what_was_ruled_out_is_reported_as_a_number_that_json_has():
     chosen = choose(LOGITS, [Sampling(top_k=1)], [0.5])
     assert chosen.likeliest(0, 2)[1][1] == -9999.0
+
+
+def test_a_mask_is_before_the_cuts_and_both_log_probs_are_told():
+    mask = torch.tensor([False, True, True, True])
+    chosen = choose(LOGITS.expand(2, 4), [Sampling(temperature=0), Sampling(top_k=1)], [0.5, 0.5], {0: mask, 1: mask})
+    assert chosen.ids == [1, 1]
+    assert chosen.logprobs == pytest.approx([math.log(0.25 / 0.5), 0.0])
+    assert chosen.unconstrained == pytest.approx([math.log(0.25), RULED_OUT])
+    assert choose(LOGITS, [Sampling()], [0.1]).unconstrained == [None]
+
+
+def test_what_a_mask_allows_keeps_its_odds():
+    draws = [random.Random(n).random() for n in range(2000)]
+    mask = torch.tensor([False, True, True, False])
+    chosen = choose(LOGITS.expand(2000, 4), [Sampling()] * 2000, draws, dict.fromkeys(range(2000), mask))
+    assert [chosen.ids.count(token) / 2000 for token in range(4)] == pytest.approx([0, 0.625, 0.375, 0], abs=0.04)
+    gaps = {round(q - p, 5) for q, p in zip(chosen.logprobs, chosen.unconstrained, strict=True)}
+    assert gaps == {round(-math.log(0.4), 5)}, "minus the log of the mass that was allowed, whatever was drawn"
+
+
+def test_penalties_and_biases_are_openais():
+    settings = Sampling(temperature=0, presence_penalty=0.5, frequency_penalty=0.25, bias=((3, 5.0), (2, -1.0)))
+    chosen = choose(LOGITS, [settings], [0.0], counts={0: {0: 2, 3: 1}})
+    logits = [math.log(0.5) - 1.0, math.log(0.25), math.log(0.15) - 1.0, math.log(0.1) + 5 - 0.75]
+    assert chosen.ids == [3]
+    assert chosen.distribution[0].tolist() == pytest.approx(torch.tensor(logits).log_softmax(-1).tolist(), abs=1e-6)
+    assert torch.equal(LOGITS, torch.log(torch.tensor([[0.5, 0.25, 0.15, 0.1]]))), "the model's are left as they are"
