@@ -471,6 +471,16 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """A rated prompt as a version and the one before it answered it."""
+
+    completion_id: str  # that was rated
+    parent_answer: str  # of the version before
+    answer: str
+    question: str = ""  # what was asked last, where it is read from the store
+
+
+@dataclass(frozen=True, slots=True)
 class Pointer:
     """Which version new requests get. `previous` is what `rollback` returns to."""
 

@@ -120,8 +120,15 @@ def _describe_live(answer: dict[str, Any]) -> str:
 
 
 @learn_app.command()
-def adapters(home: Home = None, as_json: AsJson = False) -> None:
-    """The versions, with their gate numbers."""
+def adapters(
+    version: Annotated[str, typer.Argument(help="v3: what it changed, in three prompts.", show_default=False)] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """The versions: what each changed, and its gate."""
+    if version:
+        _show_version(version, home, as_json)
+        return
     listing = client_of(home).call("GET", "/rl/adapters")
     if as_json:
         print_json(listing["data"])
@@ -129,6 +136,18 @@ def adapters(home: Home = None, as_json: AsJson = False) -> None:
     from proxy.cli.tables import show_adapters
 
     show_adapters(listing)
+
+
+def _show_version(version: str, home: Path | None, as_json: bool) -> None:
+    from urllib.parse import quote
+
+    adapter = client_of(home).call("GET", f"/rl/adapters/{quote(version, safe='')}")
+    if as_json:
+        print_json(adapter)
+        return
+    from proxy.cli.tables import show_changes
+
+    show_changes(adapter)
 
 
 @learn_app.command()

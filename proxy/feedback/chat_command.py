@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from proxy.access.keys import Scope
 from proxy.conversation.answer_on_screen import AnswerOnScreen, CannotTell, Place
@@ -95,6 +95,10 @@ class RatingTarget(NamedTuple):
 FindTarget = Callable[[], Awaitable[RatingTarget]]
 
 
+class StatusText(Protocol):
+    def __call__(self, *, with_text: bool) -> Awaitable[str]: ...
+
+
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
     line = PREFIX.sub("", text.strip(), count=1).strip()
@@ -111,7 +115,7 @@ class ChatCommands:
         self,
         store: Store,
         feedback: Feedback,
-        status: Callable[[], Awaitable[str]],
+        status: StatusText,
         acts: AdminActs,
         screen: AnswerOnScreen,
         unconfirmed: UnconfirmedFixes,
@@ -153,7 +157,8 @@ class ChatCommands:
         """Do it and say so. `find_target` is asked for what a command is about where it is about something. Raises
         ProxyError."""
         if command.verb == "status":
-            return await self._status()
+            # Texts stay on this machine: none goes to a chat platform, nor to who may not read others' answers.
+            return await self._status(with_text=source == "chat" and role != "use")
         if command.verb in ("", "help"):
             return HELP
         act = command.verb in IN_CHAT

@@ -235,6 +235,11 @@ CONTROL: Final = (
         "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
     ),
     _read(
+        "/rl/adapters/{version}", RATE, lambda h: h.control.adapter,
+        "One version, with three prompts answered by the version before and by it.", responses.WholeAdapter,
+        path_schema={"type": "string", "pattern": "^v?[0-9]{1,9}$"},
+    ),
+    _read(
         "/rl/capture", RATE, lambda h: h.uncaptured.get, "Sessions of which nothing is kept.", CaptureOptouts),
     _act(
         "/rl/capture", lambda h: h.uncaptured.post,

@@ -17,6 +17,7 @@ from proxy.training.schedule_rules import RunDecision
 from proxy.training.training import Training
 from proxy.training.weights_compare import WeightsVerdict
 from proxy.versions.services import Services
+from proxy.versions.what_changed import changes_body, chat_lines
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.file.writer import ROOM
@@ -56,6 +57,7 @@ class StatusReport:
         )  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._preconditions.ratings_threshold()
         due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._supervisor.state.run
+        live = await self._store.versions.get(pointer.live)
         return {
             "model": self._live_version.model,
             "trains": await self._supervisor.trains(),
@@ -112,6 +114,7 @@ class StatusReport:
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.stats.counts(),
             "database": self._database(),
+            "changed": changes_body(live) if live else None,
             "problem": self._damage()
             or self._health.problem
             or self._health.files.problem
@@ -179,8 +182,9 @@ class StatusReport:
         reason = self._supervisor.state.stalled
         return f"The trainer of run {run.id} was started again: {reason}." if run and reason else None
 
-    async def text(self) -> str:
-        """For the chat: what a person wants to know, in three or four lines."""
+    async def text(self, *, with_text: bool = False) -> str:
+        """For the chat: what a person wants to know, in three or four lines. `with_text`: prompts and answers too, for
+        who may read others' and where they stay on this machine."""
         s = await self.full()
         live = version_in_words(s["live"])
         ratings = s["ratings"]
@@ -192,6 +196,7 @@ class StatusReport:
         if s["episodes"]:
             lines.append(f"{s['episodes']['ready']} of {s['episodes']['needed']} rewarded episodes.")
         lines.append(f"Training {s['training']['line']}.")
+        lines += await chat_lines(self._store, s["live"], with_text=with_text)
         if trains is not None:
             lines.append(f"What trains: {trains['line']}.")
         if s["held"]["why"]:

@@ -17,6 +17,7 @@ from proxy.training.rehearsal import RehearsalBody
 from proxy.training.unlearning import RebuildBody
 from proxy.training.weights_check import MatchBody
 from proxy.versions.rollback_monitor import WatchBody
+from proxy.versions.what_changed import ChangesBody
 from proxy.web.openapi.responses import RunBody, Seconds, Version
 from store.captured.stats import Counts
 
@@ -127,4 +128,5 @@ class StatusBody(PromptsBody):
     last_run: RunBody | None
     counts: Counts
     database: Database
+    changed: Annotated[ChangesBody | None, Field(description="By the live version against the one before.")]
     problem: str | None
