@@ -17,7 +17,7 @@ Target = Literal["completion", "session", "user", "rater"]  # what a person can 
 Role = Literal["use", "rate", "admin"]
 SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
 SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
-RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
+RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed", "cancelled"]
 
 BASE = 0  # the version number of the base model, no adapter
 

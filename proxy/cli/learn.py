@@ -42,6 +42,7 @@ def train(
     tune: Annotated[
         bool, typer.Option("--tune", help="Look for this model's learning rate first, in a short sweep.")
     ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show how far the run is, until it has ended.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,17 +51,20 @@ def train(
     slow.daemon = True
     slow.start()
     try:
-        if not tune:
+        if not tune and not follow:
             _act(home, as_json, "/rl/train", _describe_start)
             return
         from proxy.cli import sweep
 
         client = client_of(home)
         newest = sweep.newest_run(client)
-        started = client.call("POST", "/rl/train?tune")
+        started = client.call("POST", "/rl/train?tune" if tune else "/rl/train")
     finally:
         slow.cancel()
-    sweep.follow(client, newest, started["why"], as_json=as_json)
+    if tune:
+        sweep.follow(client, newest, started["why"], as_json=as_json)
+    else:
+        sweep.follow_run(client, newest, started["why"])
 
 
 @learn_app.command()

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 
 
-Ending = Literal["rejected", "empty", "failed"]
+Ending = Literal["rejected", "empty", "failed", "cancelled"]
 
 
 class PublishResult(NamedTuple):

@@ -15,7 +15,7 @@ from proxy.training.system_load import MachineUse
 from store.learning.rater_quota import is_judge
 from store.records import Fresh, Run
 
-ENDED_UNPUBLISHED: Final = {"rejected", "empty", "failed"}
+ENDED_UNPUBLISHED: Final = {"rejected", "empty", "failed", "cancelled"}
 
 
 Kind = Literal["ratings", "episodes"]

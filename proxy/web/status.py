@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import time
+from typing import Final
 
 from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
@@ -13,6 +14,7 @@ from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
+from proxy.training.run_state import RunProgress
 from proxy.training.schedule_rules import RunDecision
 from proxy.training.training import Training
 from proxy.training.weights_compare import WeightsVerdict
@@ -25,13 +27,6 @@ from store.records import Run
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 READY_S: Final = 5.0  # for the backend to show that it is there
-PHASES: Final = {
-    "load": "loading the model",
-    "old": "reading the rated answers",
-    "train": "taking the first step",
-    "gate": "the gate checks the new version",
-    "write": "writing the new version",
-}
 
 
 class StatusReport:
@@ -100,7 +95,8 @@ class StatusReport:
                 "paused": self._supervisor.state.paused,
                 "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
-                "progress": self._supervisor.state.progress,
+                "progress": self._supervisor.state.progress.events if run else {},
+                "stage": self._supervisor.state.progress.body(time.time()) if run else None,
                 "waits_for": None if run or due.now else due.reason,
                 "line": training_line(run, self._supervisor.state.progress, due, self._training.weights_check.verdict),
             },
@@ -222,26 +218,14 @@ def _sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def training_line(run: Run | None, progress: dict[str, Any], due: RunDecision, verdict: WeightsVerdict | None) -> str:
+def training_line(run: Run | None, progress: RunProgress, due: RunDecision, verdict: WeightsVerdict | None) -> str:
     """The state of training in words. `verdict`: of the served model and the weights, which a run needs first."""
     if run is not None:
-        return f"run {run.id}, {under_way(progress)}"
+        return f"run {run.id}, {progress.line(time.time())}"
     if not due.now:
         return f"waits: {due.reason}"
     compared = verdict is not None and verdict.scored
     return "starts now" if compared else "starts now: first the served model is compared with the weights"
-
-
-def under_way(progress: dict[str, Any]) -> str:
-    """How far a run is, from its last events: phase, step, time to go."""
-    phase_event, step = progress.get("phase", {}), progress.get("step")
-    phase = phase_event.get("phase")
-    prefix = "second try, " if phase_event.get("again") else ""
-    if step is None or phase not in (None, "train"):
-        return prefix + PHASES.get(phase or "", phase or "starting")
-    parts = [f"step {step['step']} of {step['steps']}"]
-    parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
-    return prefix + ", ".join(parts)
 
 
 def run_json(run: Run) -> RunBody:

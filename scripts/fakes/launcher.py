@@ -77,6 +77,7 @@ class FakeLauncher:
         self.hold = False
         self.takes_s = 0.0
         self.started: list[Path] = []
+        self.nices: list[int] = []
         self.keys: list[bytes | None] = []  # what opens their samples
         self.lacks: str | None = None
         self.unconverted: str | None = None  # why no adapter could be converted
@@ -98,6 +99,7 @@ class FakeLauncher:
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> FakeJob:
         self.started.append(run_folder)
+        self.nices.append(nice)
         self.keys.append(key)
         return FakeJob(run_folder, self)
 

@@ -162,7 +162,7 @@ class RunStore(StorePart):
     async def end(
         self,
         run_id: int,
-        status: Literal["rejected", "empty", "failed"],
+        status: Literal["rejected", "empty", "failed", "cancelled"],
         reason: str,
         result: dict[str, Any] | None,
     ) -> None:

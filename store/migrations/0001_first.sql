@@ -299,7 +299,8 @@ CREATE TABLE guesses (
 
 CREATE TABLE runs (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    status     TEXT NOT NULL CHECK (status IN ('claimed', 'running', 'done', 'rejected', 'empty', 'failed')),
+    status     TEXT NOT NULL
+        CHECK (status IN ('claimed', 'running', 'done', 'rejected', 'empty', 'failed', 'cancelled')),
     model      TEXT NOT NULL,
     version    INTEGER NOT NULL,
     parent     INTEGER NOT NULL,

@@ -14,6 +14,7 @@ from proxy.relay.episode_queue import EpisodeRequests
 from proxy.signals.bodies import JudgeBrief
 from proxy.training.cloud_student import StudentModel
 from proxy.training.rehearsal import RehearsalBody
+from proxy.training.run_state import ProgressBody
 from proxy.training.unlearning import RebuildBody
 from proxy.training.weights_check import MatchBody
 from proxy.versions.rollback_monitor import WatchBody
@@ -84,7 +85,8 @@ class TrainingBody(TypedDict):
     paused: bool
     share_gpu: bool
     run: int | None
-    progress: dict[str, Any]
+    progress: Annotated[dict[str, Any], Field(description="The trainer's last event of each kind.")]
+    stage: Annotated[ProgressBody | None, Field(description="How far the run under way is.")]
     waits_for: str | None
     line: str
 
