@@ -95,8 +95,13 @@ class RatingTarget(NamedTuple):
 FindTarget = Callable[[], Awaitable[RatingTarget]]
 
 
-class StatusText(Protocol):
-    def __call__(self, *, with_text: bool) -> Awaitable[str]: ...
+class StatusTexts(Protocol):
+    """Lines on the proxy's state, for a chat."""
+
+    def text(self, *, with_text: bool) -> Awaitable[str]: ...
+
+    def countdown(self) -> Awaitable[str]:
+        """How far the next run is."""
 
 
 def parse(text: str) -> Command:
@@ -115,7 +120,7 @@ class ChatCommands:
         self,
         store: Store,
         feedback: Feedback,
-        status: StatusText,
+        status: StatusTexts,
         acts: AdminActs,
         screen: AnswerOnScreen,
         unconfirmed: UnconfirmedFixes,
@@ -158,7 +163,7 @@ class ChatCommands:
         ProxyError."""
         if command.verb == "status":
             # Texts stay on this machine: none goes to a chat platform, nor to who may not read others' answers.
-            return await self._status(with_text=source == "chat" and role != "use")
+            return await self._status.text(with_text=source == "chat" and role != "use")
         if command.verb in ("", "help"):
             return HELP
         act = command.verb in IN_CHAT
@@ -202,7 +207,11 @@ class ChatCommands:
         new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {target.words} {UNDO}"
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target)}"
+
+    async def _end(self, target: RatingTarget) -> str:
+        """Which answer it was, how to undo, and what it adds to."""
+        return f"{target.words} {UNDO} {_sentence(await self._status.countdown())}"
 
     def _ask_for(self, target: RatingTarget, text: str) -> str:
         self._unconfirmed.keep(target.key, text)
@@ -213,14 +222,20 @@ class ChatCommands:
     async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None) -> str:
         new = NewRating(*target.key, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
-        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {target.words} {UNDO}"
+        replacement = _replaced(rating, new)
+        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target)}"
 
     async def _undo(self, target: RatingTarget) -> str:
         rating = await self._store.ratings.live(*target.key)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}"
+        countdown = _sentence(await self._status.countdown())
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words} {countdown}"
+
+
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}."
 
 
 def _for_admins(verb: str, unlisted: Sequence[str]) -> str:

@@ -401,6 +401,7 @@ PAGES: Final = (
     _page("/completions/{id}", lambda pages: pages.completion.page),
     _page("/progress", lambda pages: pages.progress.page),
     _page("/page/training", lambda pages: pages.progress.training),
+    _page("/page/count", lambda pages: pages.inbox.count),
     _page("/page/plots", lambda pages: pages.progress.plots),
     _page("/episodes", lambda pages: pages.episodes.page),
     _page("/episodes/{id}", lambda pages: pages.episodes.show),

@@ -15,7 +15,7 @@ from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.training.run_state import RunProgress
-from proxy.training.schedule_rules import RunDecision
+from proxy.training.schedule_rules import NEWEST_RATINGS, RunDecision, countdown
 from proxy.training.training import Training
 from proxy.training.weights_compare import WeightsVerdict
 from proxy.versions.services import Services
@@ -23,7 +23,7 @@ from proxy.versions.what_changed import changes_body, chat_lines
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.file.writer import ROOM
-from store.records import Run
+from store.records import Fresh, Run
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 READY_S: Final = 5.0  # for the backend to show that it is there
@@ -88,6 +88,7 @@ class StatusReport:
                 "dampened": fresh.dampened,
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
+                "line": await self._until_run(fresh, needed),
             },
             "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
@@ -120,6 +121,18 @@ class StatusReport:
             or self._live_version.problem
             or self._hung(run),
         }
+
+    async def countdown(self) -> str:
+        """How many ratings there are until the next run, and about when it starts; or how far the one under way is."""
+        if (run := self._supervisor.state.run) is not None:
+            return f"run {run.id}: {self._supervisor.state.progress.line(time.time())}"
+        needed, _ = await self._preconditions.ratings_threshold()
+        return await self._until_run(await self._preconditions.fresh(), needed)
+
+    async def _until_run(self, fresh: Fresh, needed: int) -> str:
+        if await self.never_trains():
+            return f"{fresh.total} ratings are kept; no number of them starts a run here"
+        return countdown(fresh, needed, await self._store.ratings.newest_times(NEWEST_RATINGS), time.time())
 
     async def never_trains(self) -> bool:
         """Tell if no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""

@@ -35,6 +35,8 @@ async def call_everything(store: Store) -> None:
     store.completions.begin([new("open")])
     await store.completions.finish([end("open")])
     one = await store.ratings.rate(rating("a", source_event_id="e"))
+    await store.ratings.newest_times(9)
+    await store.versions.answer_pairs(1, 3)
     await store.ratings.rate(rating("a", -1.0))
     await store.ratings.retract(one.id)
     await store.reactions.link(Link("slack", "c", "1", "a"))

@@ -63,6 +63,7 @@ class RatingsBody(TypedDict):
     dampened: dict[str, int]
     untrainable: dict[str, int]
     needed: int
+    line: Annotated[str, Field(description="How many until the next run, and about when.")]
 
 
 class WaitingEpisodes(TypedDict):
