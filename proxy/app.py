@@ -85,7 +85,7 @@ class Wiring:
         self.queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         formats = Formats(backend.capabilities, settings.backend.translate)
         status = StatusReport(services, training, formats, self.episodes, self.queue)
-        self.channels = Channels(services, training.acts, status.text)
+        self.channels = Channels(services, training.acts, status)
         self.parts = RelayParts(services, training, formats, self.episodes, self.queue)
         self.handlers = Handlers(
             services, training, self.channels, self.parts, status, lambda request: self.guard.is_still_allowed(request)

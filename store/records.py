@@ -17,7 +17,7 @@ Target = Literal["completion", "session", "user", "rater"]  # what a person can 
 Role = Literal["use", "rate", "admin"]
 SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
 SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
-RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed"]
+RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed", "cancelled"]
 
 BASE = 0  # the version number of the base model, no adapter
 
@@ -470,6 +470,16 @@ class Adapter:
     @property
     def is_deleted(self) -> bool:
         return not self.path
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPair:
+    """A rated prompt as a version and the one before it answered it."""
+
+    completion_id: str  # that was rated
+    parent_answer: str  # of the version before
+    answer: str
+    question: str = ""  # what was asked last, where it is read from the store
 
 
 @dataclass(frozen=True, slots=True)

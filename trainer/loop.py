@@ -36,7 +36,7 @@ from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
-from trainer.run import gate, rate_finder, ratings
+from trainer.run import answer_pairs, gate, rate_finder, ratings
 from trainer.run import plan as planning
 from trainer.run.attempts import Attempts, TrainedCandidate, learn
 from trainer.run.context import Result, RunContext, RunModel, RunSamples
@@ -110,6 +110,8 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     candidate = learn(run, plan, model, lessons, teaching, attempts)
     used = {lesson.sample.rating for lesson in candidate.steps.lessons}
     _account(run, lessons, candidate, attempts, used)
+    if candidate.refusal is None:
+        _compare_answers(run, model, read)
 
     progress.phase("write")
     run.record(metrics=result["metrics"] | run.clock.laps)
@@ -302,6 +304,18 @@ def _account(
     )
 
 
+def _compare_answers(run: RunContext, model: RunModel, read: RunSamples) -> None:
+    """Answers by parent and version to rated prompts, for people; the gate has passed it."""
+    run.stop.check()
+    pairs = answer_pairs.ask(model, read)
+    run.clock.lap("gate")
+    if not pairs:
+        return
+    content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in answer_pairs.lines(pairs, model.template))
+    run.seal.write(run.folder / answer_pairs.FILE, content.encode())
+    run.record(changes=answer_pairs.figures(pairs))
+
+
 def _write(
     run: RunContext,
     plan: Plan,
@@ -337,6 +351,7 @@ def _write(
         "choices": {choice["name"]: choice["value"] for choice in spec.choices},
         "retried": attempts.reason,
         "back": result["back"],
+        "changes": result.get("changes"),
     }
     adapter.write(out, partial(_save, model.policy, lessons), manifest)
     run.record(status="rejected" if refusal else "passed", adapter=str(out))

@@ -71,9 +71,7 @@ def progress_line(status: dict[str, Any]) -> str:
 
     ratings, run = status["ratings"], status["training"]["run"]
     version = "" if status["trains"] else f"{label(status['live'])} answers · "
-    if run is not None:
-        return f"{version}run {run} is under way"
-    return f"{version}{ratings['fresh']} of {ratings['needed']} ratings for the next run"
+    return f"{version}{status['training']['line'] if run is not None else ratings['line']}"
 
 
 def mask(text: str, *keys: str | None) -> str:

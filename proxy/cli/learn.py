@@ -42,6 +42,7 @@ def train(
     tune: Annotated[
         bool, typer.Option("--tune", help="Look for this model's learning rate first, in a short sweep.")
     ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show how far the run is, until it has ended.")] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,17 +51,20 @@ def train(
     slow.daemon = True
     slow.start()
     try:
-        if not tune:
+        if not tune and not follow:
             _act(home, as_json, "/rl/train", _describe_start)
             return
         from proxy.cli import sweep
 
         client = client_of(home)
         newest = sweep.newest_run(client)
-        started = client.call("POST", "/rl/train?tune")
+        started = client.call("POST", "/rl/train?tune" if tune else "/rl/train")
     finally:
         slow.cancel()
-    sweep.follow(client, newest, started["why"], as_json=as_json)
+    if tune:
+        sweep.follow(client, newest, started["why"], as_json=as_json)
+    else:
+        sweep.follow_run(client, newest, started["why"])
 
 
 @learn_app.command()
@@ -120,8 +124,15 @@ def _describe_live(answer: dict[str, Any]) -> str:
 
 
 @learn_app.command()
-def adapters(home: Home = None, as_json: AsJson = False) -> None:
-    """The versions, with their gate numbers."""
+def adapters(
+    version: Annotated[str, typer.Argument(help="v3: what it changed, in three prompts.", show_default=False)] = "",
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """The versions: what each changed, and its gate."""
+    if version:
+        _show_version(version, home, as_json)
+        return
     listing = client_of(home).call("GET", "/rl/adapters")
     if as_json:
         print_json(listing["data"])
@@ -129,6 +140,18 @@ def adapters(home: Home = None, as_json: AsJson = False) -> None:
     from proxy.cli.tables import show_adapters
 
     show_adapters(listing)
+
+
+def _show_version(version: str, home: Path | None, as_json: bool) -> None:
+    from urllib.parse import quote
+
+    adapter = client_of(home).call("GET", f"/rl/adapters/{quote(version, safe='')}")
+    if as_json:
+        print_json(adapter)
+        return
+    from proxy.cli.tables import show_changes
+
+    show_changes(adapter)
 
 
 @learn_app.command()

@@ -91,6 +91,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
         previous = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
         answering = f"{version_in_words(s['live'])} answers{previous}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {answering}", ""))
+    if changed := s.get("changed"):
+        rows.append(("changed", f"{changed['line']}; `rlproxy adapters v{s['live']}` shows it", ""))
     rows.append(("backend", s["backend"]["state"], ""))
     if trains:
         rows.append(("trains", trains["line"], ""))

@@ -1,7 +1,7 @@
-"""`rlproxy train --tune`: what a sweep of learning rates tries, as it does, and what it found.
+"""`rlproxy train --tune` and `--follow`: what a sweep of learning rates tries and found, and how far a run is.
 
-Owns the words. The sweep is the run's own (trainer.run.rate_finder): it goes on when this command ends, and what it
-found stays, whatever becomes of the run.
+Owns the words. Run and sweep (trainer.run.rate_finder) go on when this command ends, and what a sweep found stays,
+whatever becomes of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.cli.http import HomeClient
 
 LOOK_S: Final = 0.5
 INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
-ENDED: Final = ("done", "rejected", "empty", "failed")
+ENDED: Final = ("done", "rejected", "empty", "failed", "cancelled")
 GOES_ON: Final = "the sweep goes on without this command, and what it finds is kept: `rlproxy status` shows the run"
 
 
@@ -49,6 +49,38 @@ def follow(client: HomeClient, newest: int, reason: str, *, as_json: bool) -> No
     if run["tuned"] is None:
         fail(f"run {run['id']} ended before its sweep did: {run['reason']}")
     _say(f"{run['tuned']:.2g} is the highest rate without harm; run {run['id']} trains with it", as_json)
+
+
+def follow_run(client: HomeClient, newest: int, reason: str) -> None:
+    """Lines as the run goes from stage to stage, until it has ended; then what it changed. `newest`: the newest run of
+    before it."""
+    print(f"a training run starts with {reason}", flush=True)
+    previous_line = ""
+    try:
+        while True:
+            status = client.call("GET", "/rl/status")
+            last = status["last_run"]
+            if last and last["id"] > newest and last["status"] in ENDED:
+                break
+            line = status["training"]["line"]
+            if line != previous_line and sys.stdout.isatty():
+                print(f"\r\033[K{line}", end="", flush=True)
+            elif _stage_of(line) != _stage_of(previous_line):
+                print(line, flush=True)
+            previous_line = line
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        print("\nthe run goes on without this command; `rlproxy status` shows it", flush=True)
+        sys.exit(INTERRUPTED)
+    print("\r\033[K" if sys.stdout.isatty() else "", end="")
+    print(f"run {last['id']}: {last['status']}{': ' + last['reason'] if last['reason'] else ''}")
+    if changed := status["changed"]:
+        print(f"v{status['live']}: {changed['line']}; `rlproxy adapters v{status['live']}` shows it in three prompts")
+
+
+def _stage_of(line: str) -> str:
+    """Without its counts and time to go, which change each second."""
+    return ",".join(line.split(",")[:2])
 
 
 def _show(sweep: list[dict[str, Any]], printed_count: int, as_json: bool) -> int:

@@ -81,7 +81,7 @@ def show_adapters(listing: dict[str, Any]) -> None:
     if not listing["data"]:
         print("There is no version yet: the base model answers. `rlproxy status` says what the first run waits for.")
         return
-    table = _table("version", "parent", "run", "made", "live", "gate")
+    table = _table("version", "parent", "run", "made", "live", "gate", "changed", long=2)
     for a in listing["data"]:
         mark = (
             "live"
@@ -101,8 +101,26 @@ def show_adapters(listing: dict[str, Any]) -> None:
             format_time(a["created_at"]),
             mark,
             gate(a),
+            (a["changes"] or {}).get("line", ""),
         )
     console().print(table)
+    print("`rlproxy adapters VERSION` shows what one changed, in three prompts.")
+
+
+def show_changes(adapter: dict[str, Any]) -> None:
+    """Print what a version changed: a sentence, and prompts with both answers."""
+    changes, name, parent = adapter["changes"], label(adapter["version"]), label(adapter["parent"])
+    if changes is None:
+        print(f"What {name} changed was not measured: it came from elsewhere, or no rated prompt could be asked.")
+        return
+    print(f"{name} against {parent}: {changes['line']}")
+    print(f"({changes['basis']})")
+    for pair in adapter["pairs"]:
+        table = Table(parent, name, title=Text(pair["question"]), title_justify="left", expand=True)
+        table.add_row(Text(pair["parent_answer"]), Text(pair["answer"]))
+        console().print(table)
+    if not adapter["pairs"]:
+        print("Its prompts were forgotten since.")
 
 
 def show_runs(runs: list[dict[str, Any]]) -> None:

@@ -5,9 +5,7 @@ Owns which of them is made of which. Not here: what each does, and their routes 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from proxy.feedback.chat_command import ChatCommands
+from proxy.feedback.chat_command import ChatCommands, StatusTexts
 from proxy.feedback.open_webui import OpenWebUI
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
@@ -17,7 +15,7 @@ from proxy.versions.services import Services
 
 
 class Channels:
-    def __init__(self, services: Services, acts: AdminActs, status: Callable[[], Awaitable[str]]) -> None:
+    def __init__(self, services: Services, acts: AdminActs, status: StatusTexts) -> None:
         """`status`: its text, for a chat. Raises SettingsError, Unsupported where a platform cannot be set up."""
         store, screen, redactor = services.store, services.screen, services.redactor
         self.feedback = Feedback(store, services.events, services.metrics, redactor, screen)

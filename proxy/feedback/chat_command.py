@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from proxy.access.keys import Scope
 from proxy.conversation.answer_on_screen import AnswerOnScreen, CannotTell, Place
@@ -95,6 +95,15 @@ class RatingTarget(NamedTuple):
 FindTarget = Callable[[], Awaitable[RatingTarget]]
 
 
+class StatusTexts(Protocol):
+    """Lines on the proxy's state, for a chat."""
+
+    def text(self, *, with_text: bool) -> Awaitable[str]: ...
+
+    def countdown(self) -> Awaitable[str]:
+        """How far the next run is."""
+
+
 def parse(text: str) -> Command:
     """`/rl bad too long` → ("bad", "too long")."""
     line = PREFIX.sub("", text.strip(), count=1).strip()
@@ -111,7 +120,7 @@ class ChatCommands:
         self,
         store: Store,
         feedback: Feedback,
-        status: Callable[[], Awaitable[str]],
+        status: StatusTexts,
         acts: AdminActs,
         screen: AnswerOnScreen,
         unconfirmed: UnconfirmedFixes,
@@ -153,7 +162,8 @@ class ChatCommands:
         """Do it and say so. `find_target` is asked for what a command is about where it is about something. Raises
         ProxyError."""
         if command.verb == "status":
-            return await self._status()
+            # Texts stay on this machine: none goes to a chat platform, nor to who may not read others' answers.
+            return await self._status.text(with_text=source == "chat" and role != "use")
         if command.verb in ("", "help"):
             return HELP
         act = command.verb in IN_CHAT
@@ -197,7 +207,11 @@ class ChatCommands:
         new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {target.words} {UNDO}"
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target)}"
+
+    async def _end(self, target: RatingTarget) -> str:
+        """Which answer it was, how to undo, and what it adds to."""
+        return f"{target.words} {UNDO} {_sentence(await self._status.countdown())}"
 
     def _ask_for(self, target: RatingTarget, text: str) -> str:
         self._unconfirmed.keep(target.key, text)
@@ -208,14 +222,20 @@ class ChatCommands:
     async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None) -> str:
         new = NewRating(*target.key, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
-        return f"rated bad, with your text as what would have been right{_replaced(rating, new)}. {target.words} {UNDO}"
+        replacement = _replaced(rating, new)
+        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target)}"
 
     async def _undo(self, target: RatingTarget) -> str:
         rating = await self._store.ratings.live(*target.key)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}"
+        countdown = _sentence(await self._status.countdown())
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words} {countdown}"
+
+
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}."
 
 
 def _for_admins(verb: str, unlisted: Sequence[str]) -> str:

@@ -25,14 +25,14 @@ from store.errors import RunEnded
 from store.learning.versions import WAITING
 from store.records import Adapter, Run
 from store.store import Store
-from trainer.launch import AdapterError, verify_adapter
+from trainer.launch import AdapterError, Seal, verify_adapter
 
 log = structlog.get_logger()
 
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 
 
-Ending = Literal["rejected", "empty", "failed"]
+Ending = Literal["rejected", "empty", "failed", "cancelled"]
 
 
 class PublishResult(NamedTuple):
@@ -76,7 +76,10 @@ class Publisher:
         if self._cloud_student:
             await self._cloud_student.publishes(run.version)
         waits = None if self._cloud_student else await self._overtaken(adapter)
-        await self._store.runs.publish(run.id, adapter, result, None if waits else result.get("baseline_after"))
+        seal = Seal(await self._store.runs.existing_key(run.id))
+        pairs = await asyncio.to_thread(run_folder.answer_pairs, Path(run.folder), seal)
+        baseline = None if waits else result.get("baseline_after")
+        await self._store.runs.publish(run.id, adapter, result, baseline, pairs)
         self._ended(run, "done", result.get("reason", ""))
         return PublishResult(adapter, waits)
 

@@ -31,7 +31,7 @@ from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
-from store.records import BASE, Completion, FinishedCompletion, Message, Moments, Run, RunSample
+from store.records import BASE, AnswerPair, Completion, FinishedCompletion, Message, Moments, Run, RunSample
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
@@ -39,7 +39,12 @@ SAMPLES: Final = "samples.jsonl"
 CALIBRATION: Final = "calibration.jsonl"
 LOSS: Final = "loss.py"  # the copy of the user's own
 NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
-TEXTS: Final = (SAMPLES, CALIBRATION)  # all files of a run that hold what people said; `cache` is made of them
+ANSWER_PAIRS: Final = "answer_pairs.jsonl"  # added by the trainer; in the store once the run is published
+TEXTS: Final = (
+    SAMPLES,
+    CALIBRATION,
+    ANSWER_PAIRS,
+)  # all files of a run that hold what people said; `cache` is made of them
 
 
 def lines(
@@ -246,10 +251,21 @@ def steps(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def answer_pairs(folder: Path, seal: Seal = IN_THE_CLEAR) -> list[AnswerPair]:
+    """Rated prompts that parent and candidate answered, the best to show first; empty where the file is missing or
+    nobody can read it. Blocking."""
+    try:
+        rows = [orjson.loads(line) for line in seal.read(folder / ANSWER_PAIRS).splitlines()]
+        return [AnswerPair(row["completion"], row["parent_answer"], row["answer"]) for row in rows]
+    except (OSError, SealError, ValueError, KeyError, TypeError):
+        return []
+
+
 def tidy(folder: Path) -> None:
-    """Remove what only an unfinished run needs: three times the adapter's size."""
+    """Remove what only an unfinished run needs, three times the adapter's size, and what the store has by now."""
     for name in ("checkpoint", "cache"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / ANSWER_PAIRS).unlink(missing_ok=True)
 
 
 def remove_forgotten(

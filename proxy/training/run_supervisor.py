@@ -25,7 +25,9 @@ from proxy.training.cloud_student import StudentModel
 from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
+from proxy.training.run_state import RunProgress, StageTimes
 from proxy.training.schedule_rules import Kind, RunDecision
+from proxy.training.system_load import CoreShare
 from proxy.training.unlearning import Unlearning
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
@@ -152,7 +154,7 @@ class RunSupervisor:
             return running
         self._cancelled = run.id
         try:
-            await self._end(run, "failed", CANCELLED)
+            await self._end(run, "cancelled", CANCELLED)
         except RunEnded as error:  # somebody else was quicker
             raise Conflict(str(error)) from None
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
@@ -254,6 +256,13 @@ class RunSupervisor:
         """For `status`: the model that trains, where it is another one than the one that answers."""
         return await self._cloud_student.report() if self._cloud_student else None
 
+    async def _progress_of(self, run: Run) -> RunProgress:
+        """With the time of earlier runs, and what this one has done before it was stopped."""
+        times = StageTimes.of(await self._store.runs.recent(), run.model)
+        progress = RunProgress(run.samples, times)
+        progress.replay(await asyncio.to_thread(run_folder.progress, Path(run.folder)))
+        return progress
+
     # One run
 
     async def _carry_out(self, run: Run) -> None:
@@ -261,11 +270,12 @@ class RunSupervisor:
         if self._cancelled == run.id:  # before it came here
             await self._call_off(run)
             return
-        self.state.run, self.state.progress = run, {}
+        self.state.run, self.state.progress = run, RunProgress(run.samples)
         self._start_settled.set()
         self.state.blocking_rule, self.state.stalled = None, None
         self._recorded.clear()
         try:
+            self.state.progress = await self._progress_of(run)
             try:
                 await self._claims.write(run, self._preconditions.weights())
             except BackendDown as error:
@@ -353,7 +363,7 @@ class RunSupervisor:
 
     async def _call_off(self, run: Run) -> None:
         with contextlib.suppress(RunEnded):  # by who cancelled it while it waited
-            await self._end(run, "failed", CANCELLED)
+            await self._end(run, "cancelled", CANCELLED)
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
     def _must_stop(self, run: Run) -> bool:
@@ -373,7 +383,7 @@ class RunSupervisor:
             job = await self._launcher.start(
                 Path(run.folder),
                 threads=train.threads,
-                nice=train.nice,
+                nice=0 if self.state.by_hand == run.id else train.nice,  # a person waits for it
                 max_memory_gb=train.max_memory_gb,
                 key=await self._store.runs.key(run.id),
             )
@@ -385,20 +395,19 @@ class RunSupervisor:
         minding = [
             asyncio.create_task(self._mind_rules(run), name="rules"),
             asyncio.create_task(self._mind_life(run, job), name="life"),
+            asyncio.create_task(self._mind_share(job), name="share"),
         ]
         try:
             if self._must_stop(run):  # while the process was starting
                 await self._halt()
             async for event in job.events():
                 self._last_event_s = time.monotonic()
+                self.state.progress.add(event)
                 if event.get("event") == "alive":
                     continue
                 if event.get("event") == "tuned":  # whatever becomes of this run
                     rates = await self._store.meta.get(TUNED, {})
                     await self._store.meta.set(TUNED, {**rates, run.model: event["rate"]})
-                if event.get("event") == "phase":
-                    self.state.progress.pop("step", None)  # it was of the phase before
-                self.state.progress[event.get("event", "")] = event
                 self._events.emit("run", **{**event, "run": run.id})
             status = await job.wait()
             self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None
@@ -419,6 +428,13 @@ class RunSupervisor:
         self._wait(run, self.state.blocking_rule)
         await self._halt()
 
+    async def _mind_share(self, job: Job) -> None:
+        """How much of a core the run gets, for people who wait for it."""
+        meter = CoreShare(job.pid)
+        while True:
+            await asyncio.sleep(RECHECK_S)
+            self.state.progress.core_share = await asyncio.to_thread(meter.look, time.monotonic())
+
     async def _mind_life(self, run: Run, job: Job) -> None:
         """A trainer that has long said nothing is hung: it is ended, and tried again as one that crashed."""
         minutes = self._settings.train.stall_minutes
@@ -426,7 +442,7 @@ class RunSupervisor:
             return
         while (remaining_s := self._last_event_s + minutes * 60 - time.monotonic()) > 0:
             await asyncio.sleep(remaining_s)
-        phase = self.state.progress.get("phase", {}).get("phase", "start")
+        phase = self.state.progress.events.get("phase", {}).get("phase", "start")
         self.state.stalled = (
             f"it had said nothing for {minutes:g} minutes (train.stall_minutes) in phase `{phase}`, and was ended"
         )

@@ -6,6 +6,7 @@ out (run_supervisor, system_load), what a window of time is (config.hours).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
@@ -15,7 +16,9 @@ from proxy.training.system_load import MachineUse
 from store.learning.rater_quota import is_judge
 from store.records import Fresh, Run
 
-ENDED_UNPUBLISHED: Final = {"rejected", "empty", "failed"}
+PACED_RATINGS: Final = 3  # before a pace is told
+NEWEST_RATINGS: Final = 20  # that a pace is made of
+ENDED_UNPUBLISHED: Final = {"rejected", "empty", "failed", "cancelled"}
 
 
 Kind = Literal["ratings", "episodes"]
@@ -65,6 +68,24 @@ def too_many_programs(train: Train, of_people: int, of_programs: int) -> str | N
         f"episodes are {of_programs} of {of_people + of_programs} samples of 30 days: they wait until people have "
         f"rated more (train.max_program_share = {share:g})"
     )
+
+
+def countdown(fresh: Fresh, needed: int, times: Sequence[float], now: float) -> str:
+    """How many ratings the next run has and needs, and about when it has them, by the pace of the newest ones. `times`:
+    when those were given, the newest first."""
+    missing = needed - fresh.most
+    line = f"{fresh.most} of {needed} ratings for the next run"
+    if missing <= 0 or len(times) < PACED_RATINGS:
+        return line
+    pace_s = (now - times[-1]) / len(times)
+    return f"{line}, at this pace in about {_wait_in_words(missing * pace_s)}"
+
+
+def _wait_in_words(seconds: float) -> str:
+    for unit_s, noun in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * unit_s:
+            return f"{seconds / unit_s:.0f} {noun}s"
+    return "a minute"
 
 
 def dampened(fresh: Fresh) -> str | None:

@@ -92,6 +92,25 @@ class Machine:
         return gpu_use(gpu, apps, ours, trainer)
 
 
+class CoreShare:
+    """How much of one core a process and its children get, over the last `WINDOW_S`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._spent: deque[tuple[float, float]] = deque()  # moments, and CPU seconds up to them
+
+    def look(self, now: float) -> float | None:
+        """Blocking. None before `LEAST_S`, or where the process is gone."""
+        seconds = [spent for process in _tree(self._pid) if (spent := _seconds(process)) is not None]
+        if not seconds:
+            return None
+        self._spent.append((now, sum(seconds)))
+        while len(self._spent) > 2 and now - self._spent[1][0] >= WINDOW_S:
+            self._spent.popleft()
+        start, spent = self._spent[0]
+        return (sum(seconds) - spent) / (now - start) if now - start >= LEAST_S else None
+
+
 def other_cpu_use(spent: deque[CpuTime], cpus: int) -> float | None:
     """CPU use of other programs over the last `WINDOW_S`, in percent of the whole machine. Forgets what is older."""
     while len(spent) > 2 and spent[-1].timestamp - spent[1].timestamp >= WINDOW_S:

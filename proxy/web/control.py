@@ -24,6 +24,7 @@ from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
 from proxy.training.training import Training
 from proxy.versions.services import Services
+from proxy.versions.what_changed import changes_body, pair_body, shown_pairs
 from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,
@@ -32,6 +33,7 @@ from proxy.web.openapi.responses import (
     CompletionsBody,
     Ok,
     RunsBody,
+    WholeAdapter,
     WholeCompletion,
 )
 from proxy.web.query import flag, number, turn
@@ -40,7 +42,9 @@ from proxy.web.status import StatusReport, reachable, run_json
 from store.captured.completions import PageQuery
 from store.copies import export
 from store.copies.export import Filter
+from store.copies.read_only import ReadOnlyStore
 from store.records import BASE, Adapter, Completion, Pointer
+from store.store import Store
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
 PAGE = 50
@@ -143,6 +147,14 @@ class Control:
         data = [adapter_json(a, pointer) for a in await self._store.versions.all()]
         return json_response(AdaptersBody(data=data, live=pointer.live))
 
+    async def adapter(self, request: web.Request) -> web.Response:
+        version = request.match_info["version"].removeprefix("v")
+        number = int(version) if version.isdecimal() and len(version) < 10 else BASE
+        adapter = await self._store.versions.get(number)
+        if adapter is None:
+            raise NotFound(f"There is no version {version}.", param="version")
+        return json_response(await whole_adapter(self._store, adapter, self._live_version.pointer))
+
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))
         return json_response(RunsBody(data=[run_json(r) for r in runs]))
@@ -223,6 +235,11 @@ def completion_json(c: Completion) -> CompletionBody:
     }
 
 
+async def whole_adapter(store: Store | ReadOnlyStore, adapter: Adapter, pointer: Pointer) -> WholeAdapter:
+    pairs = [pair_body(pair) for pair in await shown_pairs(store, adapter.version)]
+    return WholeAdapter(**adapter_json(adapter, pointer), pairs=pairs)
+
+
 def adapter_json(a: Adapter, pointer: Pointer) -> AdapterBody:
     return {
         "version": a.version,
@@ -236,4 +253,5 @@ def adapter_json(a: Adapter, pointer: Pointer) -> AdapterBody:
         "withdrawn": a.withdrawn,
         "metrics": a.manifest.get("metrics"),
         "gate": a.manifest.get("gate"),
+        "changes": changes_body(a),
     }

@@ -259,6 +259,11 @@ CONTROL: Final = (
         "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
     ),
     _read(
+        "/rl/adapters/{version}", RATE, lambda h: h.control.adapter,
+        "One version, with three prompts answered by the version before and by it.", responses.WholeAdapter,
+        path_schema={"type": "string", "pattern": "^v?[0-9]{1,9}$"},
+    ),
+    _read(
         "/rl/capture", RATE, lambda h: h.uncaptured.get, "Sessions of which nothing is kept.", CaptureOptouts),
     _act(
         "/rl/capture", lambda h: h.uncaptured.post,
@@ -420,6 +425,7 @@ PAGES: Final = (
     _page("/completions/{id}", lambda pages: pages.completion.page),
     _page("/progress", lambda pages: pages.progress.page),
     _page("/page/training", lambda pages: pages.progress.training),
+    _page("/page/count", lambda pages: pages.inbox.count),
     _page("/page/plots", lambda pages: pages.progress.plots),
     _page("/episodes", lambda pages: pages.episodes.page),
     _page("/episodes/{id}", lambda pages: pages.episodes.show),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+import time
+from typing import Final
 
 from proxy.backends.base import Backend
 from proxy.backends.sampling_defaults import in_words
@@ -13,24 +14,19 @@ from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
-from proxy.training.schedule_rules import RunDecision
+from proxy.training.run_state import RunProgress
+from proxy.training.schedule_rules import NEWEST_RATINGS, RunDecision, countdown
 from proxy.training.training import Training
 from proxy.training.weights_compare import WeightsVerdict
 from proxy.versions.services import Services
+from proxy.versions.what_changed import changes_body, chat_lines
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
 from store.file.writer import ROOM
-from store.records import Run
+from store.records import Fresh, Run
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 READY_S: Final = 5.0  # for the backend to show that it is there
-PHASES: Final = {
-    "load": "loading the model",
-    "old": "reading the rated answers",
-    "train": "taking the first step",
-    "gate": "the gate checks the new version",
-    "write": "writing the new version",
-}
 
 
 class StatusReport:
@@ -56,6 +52,7 @@ class StatusReport:
         )  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._preconditions.ratings_threshold()
         due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._supervisor.state.run
+        live = await self._store.versions.get(pointer.live)
         return {
             "model": self._live_version.model,
             "trains": await self._supervisor.trains(),
@@ -91,6 +88,7 @@ class StatusReport:
                 "dampened": fresh.dampened,
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
+                "line": await self._until_run(fresh, needed),
             },
             "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
@@ -98,7 +96,8 @@ class StatusReport:
                 "paused": self._supervisor.state.paused,
                 "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
-                "progress": self._supervisor.state.progress,
+                "progress": self._supervisor.state.progress.events if run else {},
+                "stage": self._supervisor.state.progress.body(time.time()) if run else None,
                 "waits_for": None if run or due.now else due.reason,
                 "line": training_line(run, self._supervisor.state.progress, due, self._training.weights_check.verdict),
             },
@@ -112,6 +111,7 @@ class StatusReport:
             "last_run": run_json(runs[0]) if runs else None,
             "counts": await self._store.stats.counts(),
             "database": self._database(),
+            "changed": changes_body(live) if live else None,
             "problem": self._damage()
             or self._health.problem
             or self._health.files.problem
@@ -121,6 +121,18 @@ class StatusReport:
             or self._live_version.problem
             or self._hung(run),
         }
+
+    async def countdown(self) -> str:
+        """How many ratings there are until the next run, and about when it starts; or how far the one under way is."""
+        if (run := self._supervisor.state.run) is not None:
+            return f"run {run.id}: {self._supervisor.state.progress.line(time.time())}"
+        needed, _ = await self._preconditions.ratings_threshold()
+        return await self._until_run(await self._preconditions.fresh(), needed)
+
+    async def _until_run(self, fresh: Fresh, needed: int) -> str:
+        if await self.never_trains():
+            return f"{fresh.total} ratings are kept; no number of them starts a run here"
+        return countdown(fresh, needed, await self._store.ratings.newest_times(NEWEST_RATINGS), time.time())
 
     async def never_trains(self) -> bool:
         """Tell if no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
@@ -179,8 +191,9 @@ class StatusReport:
         reason = self._supervisor.state.stalled
         return f"The trainer of run {run.id} was started again: {reason}." if run and reason else None
 
-    async def text(self) -> str:
-        """For the chat: what a person wants to know, in three or four lines."""
+    async def text(self, *, with_text: bool = False) -> str:
+        """For the chat: what a person wants to know, in three or four lines. `with_text`: prompts and answers too, for
+        who may read others' and where they stay on this machine."""
         s = await self.full()
         live = version_in_words(s["live"])
         ratings = s["ratings"]
@@ -192,6 +205,7 @@ class StatusReport:
         if s["episodes"]:
             lines.append(f"{s['episodes']['ready']} of {s['episodes']['needed']} rewarded episodes.")
         lines.append(f"Training {s['training']['line']}.")
+        lines += await chat_lines(self._store, s["live"], with_text=with_text)
         if trains is not None:
             lines.append(f"What trains: {trains['line']}.")
         if s["held"]["why"]:
@@ -217,26 +231,14 @@ def _sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def training_line(run: Run | None, progress: dict[str, Any], due: RunDecision, verdict: WeightsVerdict | None) -> str:
+def training_line(run: Run | None, progress: RunProgress, due: RunDecision, verdict: WeightsVerdict | None) -> str:
     """The state of training in words. `verdict`: of the served model and the weights, which a run needs first."""
     if run is not None:
-        return f"run {run.id}, {under_way(progress)}"
+        return f"run {run.id}, {progress.line(time.time())}"
     if not due.now:
         return f"waits: {due.reason}"
     compared = verdict is not None and verdict.scored
     return "starts now" if compared else "starts now: first the served model is compared with the weights"
-
-
-def under_way(progress: dict[str, Any]) -> str:
-    """How far a run is, from its last events: phase, step, time to go."""
-    phase_event, step = progress.get("phase", {}), progress.get("step")
-    phase = phase_event.get("phase")
-    prefix = "second try, " if phase_event.get("again") else ""
-    if step is None or phase not in (None, "train"):
-        return prefix + PHASES.get(phase or "", phase or "starting")
-    parts = [f"step {step['step']} of {step['steps']}"]
-    parts += [f"{step['eta_s']:.0f} s to go"] if step.get("eta_s") is not None else []
-    return prefix + ", ".join(parts)
 
 
 def run_json(run: Run) -> RunBody:

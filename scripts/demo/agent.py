@@ -39,7 +39,7 @@ HARNESS = ROOT / "integrations/inspect_ai"
 
 def flags(args: argparse.Namespace) -> dict[str, str]:
     episodes = args.prompts * args.members
-    found = {"START_AT_EPISODES": str(episodes), "GROUP_SIZE": str(args.members), "GROUP_TIMEOUT_S": "60"}
+    found = {"START_AT_EPISODES": str(episodes), "GROUP_SIZE": str(args.members), "GROUP_TIMEOUT_S": "60", "NICE": "0"}
     if args.overrides:
         found["OVERRIDES"] = args.overrides
     return {f"RLPROXY_TRAIN__{name}": value for name, value in found.items()}

@@ -163,7 +163,7 @@ class Person:
             if status["training"]["progress"] != newest:
                 heard, newest = time.monotonic(), status["training"]["progress"]
             run, live = status["last_run"], status["live"]
-            if run and run["id"] > last_id and run["status"] in ("rejected", "empty", "failed"):
+            if run and run["id"] > last_id and run["status"] in ("rejected", "empty", "failed", "cancelled"):
                 done(progress, bar, f"run {run['id']}: {run['status']}, {run['reason']}")
                 return status
             if live != before["live"]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from config import presets
 from trainer.languages import choose
-from trainer.launch import LanguageChoice, LaunchError, LayerPlan, ServerFormat, adapter_layers
+from trainer.launch import LanguageChoice, LaunchError, LayerPlan, Seal, ServerFormat, adapter_layers
 
 NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # a sound safetensors file
 
@@ -53,6 +53,8 @@ class FakeJob:
         if self._launcher.exceeds:
             self.exceeded = self._launcher.exceeds
             return -9
+        if self._launcher.answers_beside and self._launcher.outcome == "passed":
+            write_answer_pairs(self.folder, self._launcher.keys[-1])
         write_result(self.folder, self._launcher.outcome, self._launcher.result)
         return 0
 
@@ -68,12 +70,14 @@ class FakeLauncher:
         self.result: dict[str, Any] = {}  # what more the next results say
         self.progress: list[dict[str, Any]] = []  # and what is said on the way
         self.every_s = 0.0  # between two of them
+        self.answers_beside = False  # whether it leaves answers of parent and candidate to rated prompts
         self.crashes = 0
         self.exceeds = ""  # the limit that the next trainers are killed for
         self.held = 0  # trainers that find another at work in their folder
         self.hold = False
         self.takes_s = 0.0
         self.started: list[Path] = []
+        self.nices: list[int] = []
         self.keys: list[bytes | None] = []  # what opens their samples
         self.lacks: str | None = None
         self.unconverted: str | None = None  # why no adapter could be converted
@@ -95,6 +99,7 @@ class FakeLauncher:
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> FakeJob:
         self.started.append(run_folder)
+        self.nices.append(nice)
         self.keys.append(key)
         return FakeJob(run_folder, self)
 
@@ -189,15 +194,32 @@ def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
     }
     result |= more
     if status == "passed":
-        write_adapter(Path(order["out"]), result["gate"])
+        write_adapter(Path(order["out"]), result["gate"], result.get("changes"))
         result["adapter"] = order["out"]
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def write_adapter(folder: Path, gate: dict[str, Any] | None = None) -> None:
+def write_answer_pairs(folder: Path, key: bytes | None) -> None:
+    """The parent repeats the prompt, the candidate says less of it."""
+    seal = Seal(key)
+    samples = [json.loads(line) for line in seal.read(folder / "samples.jsonl").splitlines()]
+    lines = [
+        {
+            "completion": sample["completion"],
+            "ratings": sample["ratings"],
+            "parent_answer": f"before: {sample['messages'][-1]['content']}",
+            "answer": f"after: {sample['messages'][-1]['content']}",
+        }
+        for sample in samples
+    ]
+    seal.write(folder / "answer_pairs.jsonl", b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+
+def write_adapter(folder: Path, gate: dict[str, Any] | None = None, changes: dict[str, float] | None = None) -> None:
     folder.mkdir(parents=True)
     files = {}
     for name, content in (("adapter_model.safetensors", NO_TENSORS), ("adapter_config.json", b"{}")):
         (folder / name).write_bytes(content)
         files[name] = hashlib.sha256(content).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "files": files, "metrics": {}, "gate": gate or {}}))
+    manifest = {"format": 1, "files": files, "metrics": {}, "gate": gate or {}, "changes": changes}
+    (folder / "manifest.json").write_text(json.dumps(manifest))

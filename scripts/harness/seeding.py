@@ -12,7 +12,7 @@ import orjson
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from scripts.fakes.launcher import write_adapter
 from store.learning.samples import SampleRequirements
-from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
+from store.records import Adapter, AnswerPair, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 
 TALKS: Final = [
@@ -56,6 +56,10 @@ GATE: Final = {
     "repetition": {"value": 0.0, "bound": 0.1, "ok": True},
     "chance": {"value": None, "bound": 0.01, "ok": True, "note": "skipped: too few to tell from chance"},
 }
+CHANGES: Final = {
+    "prompts": 8, "held_back": 3, "different": 8, "limit": 96, "tokens_before": 71.2, "tokens_after": 48.5,
+    "tokens_error": 7.1, "ended_before": 3, "ended_after": 8,
+}  # fmt: skip
 DAY: Final = 86400
 
 
@@ -176,7 +180,7 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
     ]
     (folder / "samples.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     path = home / "adapters_out" / "smollm2" / f"v{version:04d}"
-    write_adapter(path, GATE)
+    write_adapter(path, GATE, CHANGES)
     manifest = orjson.loads((path / "manifest.json").read_bytes())
     metrics = {"loss": 0.103, "kl_ref": 0.021, "acceptance": 0.95, "steps": 8}
     result = {
@@ -184,7 +188,14 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
         "samples": outcomes,
     }  # fmt: skip
     adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), at, manifest)
-    await store.runs.publish(run.id, adapter, result, 0.1)
+    pairs = [
+        AnswerPair(
+            sample.completion.new.id, f"As a helpful assistant, I would say: {text} I hope that this helps!", text
+        )
+        for sample in samples[:6]
+        if (text := sample.completion.end.text if sample.completion.end else "")
+    ]
+    await store.runs.publish(run.id, adapter, result, 0.1, pairs)
     await store.versions.point(version, f"run {run.id} passed the gate", "rlproxy")
     return ratings
 

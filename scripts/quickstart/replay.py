@@ -138,7 +138,7 @@ class Replay:
         began = time.monotonic()
         while not holds(status := status_of(terminal)):
             last = status["last_run"] or {}
-            if last.get("status") in ("rejected", "failed", "empty"):
+            if last.get("status") in ("rejected", "failed", "empty", "cancelled"):
                 raise Failed(f"run {last['id']} is {last['status']}: {last['reason']}")
             if time.monotonic() - began > RUN_S:
                 raise Failed(f"after {RUN_S:.0f} s not yet so: {what}; training {status['training']['line']}")

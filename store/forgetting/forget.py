@@ -18,7 +18,7 @@ import orjson
 from store.captured import completions
 from store.errors import InOpenRun
 from store.file import meta
-from store.learning import lessons, unlearning
+from store.learning import lessons, unlearning, versions
 from store.records import Forgetting, Target
 
 OWED: Final = "forgetting"  # the meta key of what has still to leave the run folders
@@ -113,6 +113,7 @@ def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     without one that it had."""
     episodes = _ids(db, _EPISODES, _json(forgetting.completions))
     taught = lessons.forget(db, forgetting.ratings)
+    versions.forget_answer_pairs(db, {*forgetting.trained, *forgetting.heirs})
     completions.forget(db, forgetting.completions)
     db.execute(
         """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (

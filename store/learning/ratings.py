@@ -197,6 +197,15 @@ class RatingStore(StorePart):
     async def live(self, completion_id: str, rater: str) -> Rating | None:
         return _rating(await self._reader.row(LIVE, (completion_id, rater)))
 
+    async def newest_times(self, limit: int) -> list[float]:
+        """When people gave those of the newest `limit` ratings that count, the newest first."""
+        rows = await self._reader.rows(
+            """SELECT r.created_at FROM ratings r WHERE r.seq > (SELECT coalesce(max(seq), 0) FROM ratings) - ?
+            AND +r.live = 1 AND +r.human = 1 ORDER BY r.seq DESC""",
+            (limit,),
+        )
+        return [row["created_at"] for row in rows]
+
     async def last(self, rater: str, *, session: str | None = None) -> Rating | None:
         """The newest live one of that rater, the one an undo takes back."""
         return _rating(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from store.file import meta, run_keys
 from store.file.part import StorePart, Writes
 from store.file.reader import Reader
 from store.learning import versions
-from store.records import Adapter, Run, RunStatus
+from store.records import Adapter, AnswerPair, Run, RunStatus
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
@@ -86,9 +86,15 @@ def end(
 
 
 def publish(
-    db: sqlite3.Connection, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None
+    db: sqlite3.Connection,
+    run_id: int,
+    adapter: Adapter,
+    result: dict[str, Any],
+    baseline: float | None,
+    pairs: Sequence[AnswerPair] = (),
 ) -> None:
-    """The run has made this adapter: its samples are used up and the baseline moves (None: stays), all or nothing."""
+    """The run has made this adapter: its samples are used up and the baseline moves (None: stays), all or nothing.
+    `pairs` show what it changed."""
     end(db, run_id, "done", result.get("reason"), result)
     db.execute(
         """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest)
@@ -98,6 +104,7 @@ def publish(
             to_json(adapter.manifest),
         ),
     )  # fmt: skip
+    versions.add_answer_pairs(db, adapter.version, pairs)
     baselines = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
     meta.set_meta(db, BASELINES, {"run": run_id, "baselines": baselines})
     if baseline is not None:
@@ -117,6 +124,7 @@ def give_back(db: sqlite3.Connection, run_id: int, reason: str) -> None:
         raise RunEnded(f"The run {run_id} has no version to give back ({row['status']}).")
     db.execute("UPDATE runs SET status = 'failed', reason = ? WHERE id = ?", (reason, run_id))
     versions.withdraw(db, row["version"], reason, "rlproxy")
+    versions.forget_answer_pairs(db, {row["version"]})  # it changed nothing
     stored = meta.read_meta(db, BASELINES, {})
     if stored.get("run") == run_id:
         for key, value in stored["baselines"].items():
@@ -154,15 +162,22 @@ class RunStore(StorePart):
     async def end(
         self,
         run_id: int,
-        status: Literal["rejected", "empty", "failed"],
+        status: Literal["rejected", "empty", "failed", "cancelled"],
         reason: str,
         result: dict[str, Any] | None,
     ) -> None:
         """The run made no adapter; its samples are fresh again."""
         await self._writer.submit(lambda db: end(db, run_id, status, reason, result))
 
-    async def publish(self, run_id: int, adapter: Adapter, result: dict[str, Any], baseline: float | None) -> None:
-        await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline))
+    async def publish(
+        self,
+        run_id: int,
+        adapter: Adapter,
+        result: dict[str, Any],
+        baseline: float | None,
+        pairs: Sequence[AnswerPair] = (),
+    ) -> None:
+        await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline, pairs))
 
     async def give_back(self, run_id: int, reason: str) -> None:
         """Its version cannot be loaded; its samples are fresh again. Raises RunEnded where it has none."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Collection, Iterable
+
+import orjson
 
 from store.captured.rows import to_adapter, to_pointer
 from store.errors import UnknownAdapter
 from store.file import meta
 from store.file.part import StorePart
-from store.records import BASE, Adapter, Pointer
+from store.records import BASE, Adapter, AnswerPair, Pointer
 
 WAITING = "not_yet_live"  # the version that was published since the pointer moved last
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
@@ -51,6 +54,26 @@ def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> N
     meta.audit(db, actor, "withdraw", {"version": version, "reason": reason})
 
 
+def add_answer_pairs(db: sqlite3.Connection, version: int, pairs: Iterable[AnswerPair]) -> None:
+    """In this order, without those of prompts that are not there any more."""
+    db.executemany(
+        """INSERT INTO answer_pairs (version, position, completion_id, parent_answer, answer)
+        SELECT ?, ?, c.id, ?, ? FROM completions c WHERE c.id = ?""",
+        [
+            (version, position, pair.parent_answer, pair.answer, pair.completion_id)
+            for position, pair in enumerate(pairs)
+        ],
+    )
+
+
+def forget_answer_pairs(db: sqlite3.Connection, versions: Collection[int]) -> None:
+    """Answers by these versions, and by those before them: they learned from what is forgotten."""
+    db.execute(
+        "DELETE FROM answer_pairs WHERE version IN (SELECT value FROM json_each(?))",
+        (orjson.dumps(sorted(versions)).decode(),),
+    )
+
+
 class VersionStore(StorePart):
     async def all(self) -> list[Adapter]:
         return [to_adapter(row) for row in await self._reader.rows("SELECT * FROM adapters ORDER BY version")]
@@ -72,3 +95,12 @@ class VersionStore(StorePart):
 
     async def withdraw(self, version: int, reason: str, actor: str) -> None:
         await self._writer.submit(lambda db: withdraw(db, version, reason, actor))
+
+    async def answer_pairs(self, version: int, limit: int) -> list[AnswerPair]:
+        """Prompts that show what the version changed, the best to show first."""
+        rows = await self._reader.rows(
+            """SELECT p.completion_id, p.parent_answer, p.answer, c.asked FROM answer_pairs p
+            CROSS JOIN completions c ON c.id = p.completion_id WHERE p.version = ? ORDER BY p.position LIMIT ?""",
+            (version, limit),
+        )
+        return [AnswerPair(row["completion_id"], row["parent_answer"], row["answer"], row["asked"]) for row in rows]

@@ -100,7 +100,7 @@ async def test_a_deleted_response_leaves_the_samples_of_a_rating_that_was_taken_
     status, refused = await drop(proxy, id)  # the trainer has read it
     assert status == 409 and "Run 1 is training on it" in refused["error"]["message"]
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
-    await until(proxy, ended="failed")
+    await until(proxy, ended="cancelled")
     assert "runs/r00001/samples.jsonl" in places(proxy.home)
     assert (await drop(proxy, id))[0] == 200
     assert not [name for name in places(proxy.home) if name.startswith("runs")]

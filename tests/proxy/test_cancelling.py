@@ -38,7 +38,7 @@ async def test_a_run_is_cancelled_while_it_is_prepared(
     if also:
         await proxy.post(also)
     prepared.open.set()
-    status = await until(proxy, ended="failed")
+    status = await until(proxy, ended="cancelled")
     assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] == 4
     await proxy.post("/rl/resume")
     assert (await proxy.post("/rl/train"))[1]["why"] == "4 fresh ratings"
@@ -56,7 +56,7 @@ async def test_a_cancelled_run_does_not_go_on_after_a_restart(proxy: Proxy, monk
     prepared.open.set()
     await stopping
     await proxy.start()
-    status = await until(proxy, ended="failed")
+    status = await until(proxy, ended="cancelled")
     assert status["last_run"]["reason"] == "cancelled by a person" and proxy.launcher.started == []
 
 
@@ -72,7 +72,7 @@ async def test_a_run_that_could_not_be_prepared_stays_cancelled(proxy: Proxy, mo
     await prepared.reached.wait()
     assert (await proxy.post("/rl/cancel"))[0] == 200
     prepared.open.set()
-    status = await until(proxy, ended="failed")
+    status = await until(proxy, ended="cancelled")
     assert status["last_run"]["reason"] == "cancelled by a person"
 
 

@@ -35,6 +35,8 @@ async def call_everything(store: Store) -> None:
     store.completions.begin([new("open")])
     await store.completions.finish([end("open")])
     one = await store.ratings.rate(rating("a", source_event_id="e"))
+    await store.ratings.newest_times(9)
+    await store.versions.answer_pairs(1, 3)
     await store.ratings.rate(rating("a", -1.0))
     await store.ratings.retract(one.id)
     await store.reactions.link(Link("slack", "c", "1", "a"))
@@ -189,7 +191,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 21
+        assert checked == 22
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

@@ -89,7 +89,7 @@ class Progress:
 
     def event(self, event: str, **fields: Any) -> None:
         self._last_event = time.monotonic()
-        members = {"event": event} | fields
+        members = {"event": event, "at": round(time.time(), 2)} | fields
         line = json.dumps(members, ensure_ascii=False) + "\n"
         self._file.write(line)
         self._file.flush()

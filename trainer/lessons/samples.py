@@ -68,6 +68,7 @@ class Sample:
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
     episode: RewardedTurn | None = None  # the turn that it is, where a program rewarded it
+    completion: str = ""  # that was rated
 
     @property
     def exact(self) -> bool:
@@ -218,6 +219,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         hinted=template.hinted(line),
         forced=forced,
         episode=turn_in(line),
+        completion=str(line.get("completion") or ""),
     )
     return sample if len(tokens) <= max_seq_len else _shorten(sample, template, max_seq_len)
 

@@ -172,6 +172,7 @@ def _judge(
         teacher_distance=0.0 if plan.less_teacher_reason or lessons.is_leaning else trained.teacher_distance,
         stop=run.stop,
         languages=model.languages,
+        tell=lambda count: run.progress.event("checks", done=count, total=gate.CHECKS),
     )
     run.clock.lap("gate")
     run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})

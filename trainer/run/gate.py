@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ GATE_SEED = 20  # always the same, so that parent and candidate, and every run, 
 # In any language: a model may refuse in another one than it was asked in.
 REFUSAL = re.compile("|".join(pattern for language in every() for pattern in language.refusals), re.I)
 FIRST_LETTER = re.compile(r"\w")
+CHECKS = 13  # that `judge` makes; those of the ratings come before (ratings)
 MIN_CHANGE = 1e-4  # nats a token: a tenth of what one small optimiser step does; rounding alone is below 1e-6
 
 
@@ -92,8 +93,9 @@ def judge(
     stop: Stop,
     teacher_distance: float = 0.0,
     languages: Sequence[str] = (DEFAULT,),
+    tell: Callable[[int], object] = lambda count: None,
 ) -> dict[str, Check]:
-    """Make every check on what the policy wears now.
+    """Make every check on what the policy wears now, CHECKS of them; `tell` hears how many are done.
 
     `parent_replies` are the parent's answers (`answer_questions`). `lessons` say what was asked for; `held_back` were
     not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
@@ -106,8 +108,10 @@ def judge(
     stop.check()
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
+    tell(len(checks))
     stop.check()
     checks["text_nll"] = text_nll(policy, template, bounds, languages)
+    tell(len(checks))
     stop.check()
     questions = gate_questions(languages)
     seeds = [GATE_SEED] * len(questions) + [GATE_SEED + 1] * (REPLIES_EACH - 1) * len(questions)
@@ -119,10 +123,13 @@ def judge(
     checks["repetition"] = repetition(candidate, parent_replies, bounds)
     checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
     checks["length"] = length(candidate, parent_replies, lessons, bounds)
+    tell(len(checks))
     stop.check()
     checks["topic"] = on_topic(policy, candidate, parent_replies, bounds, len(languages))
+    tell(len(checks))
     stop.check()
     checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, granted(parent, bounds)))
+    tell(len(checks))
     return checks
 
 

@@ -147,14 +147,21 @@ def _versions(data: ReportData, names: dict[str, str], *, text: bool) -> list[Js
                 "withdrawn": a["withdrawn"],
                 "share": shares.get(a["version"]),
                 "gate": gate,
+                "changes": a.get("changes"),
+                "pairs": [
+                    {key: _shorten(pair[key], REPLY_CHARACTERS) for key in ("question", "parent_answer", "answer")}
+                    for pair in (a["pairs"] if text else ())
+                ],
                 "base_nll": (gate.get("base_nll") or {}).get("value"),
                 "samples": run and run["samples"],
                 "held": run and run["held"],
                 "taught": _taught(run["account"], completions, names, text=text) if run else None,
             }
         )
-    nothing = dict.fromkeys(("parent", "run", "made_at", "withdrawn", "base_nll", "samples", "held", "taught"))
-    base = {"version": BASE, "state": _state(data, BASE), "share": shares.get(BASE), "gate": {}}
+    nothing = dict.fromkeys(
+        ("parent", "run", "made_at", "withdrawn", "base_nll", "samples", "held", "taught", "changes")
+    )
+    base = {"version": BASE, "state": _state(data, BASE), "share": shares.get(BASE), "gate": {}, "pairs": []}
     return [*rows, nothing | base]
 
 

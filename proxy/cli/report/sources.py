@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.cli.http import HomeClient
-from proxy.web.control import adapter_json
+from proxy.web.control import whole_adapter
 from proxy.web.pages.compare import SESSION
 from proxy.web.run_detail import account
 from store.copies.export import Filter
@@ -45,28 +45,29 @@ class ReportedCompletion:
 class ReportData:
     live: int
     previous: int
-    adapters: Sequence[Mapping[str, Any]]  # as GET /rl/adapters
+    adapters: Sequence[Mapping[str, Any]]  # as GET /rl/adapters/{version}
     runs: Sequence[Mapping[str, Any]]  # as GET /rl/runs/{id}, newest first
     completions: list[ReportedCompletion]  # the rated ones, and what was asked for to compare versions; oldest first
 
 
 def ask(client: HomeClient) -> ReportData:
     """Read it from the running proxy. Raises Refused, Unreachable."""
-    adapters = client.ask("GET", "/rl/adapters")
+    listing = client.ask("GET", "/rl/adapters")
+    adapters = [client.ask("GET", f"/rl/adapters/{a['version']}") for a in listing["data"]]
     runs = [client.ask("GET", f"/rl/runs/{r['id']}") for r in client.ask("GET", f"/rl/runs?limit={RUNS}")["data"]]
     completions = _merge(
         parse_completion(orjson.loads(line))
         for query in ("rated=1", f"session={SESSION}")
         for line in client.lines(f"/rl/export?{query}")
     )
-    return ReportData(adapters["live"], _previous(adapters["data"]), adapters["data"], runs, completions)
+    return ReportData(listing["live"], _previous(adapters), adapters, runs, completions)
 
 
 async def read(home: Path, secret: Secret | None) -> ReportData:
     """Read it from the files. Raises StoreError."""
     async with look(home, secret) as store:
         pointer = await store.versions.pointer()
-        adapters = [adapter_json(a, pointer) for a in await store.versions.all()]
+        adapters = [await whole_adapter(store, a, pointer) for a in await store.versions.all()]
         runs = [await account(store, run) for run in await store.runs.recent(RUNS)]
         completions = [
             parse_completion(line)

@@ -16,6 +16,7 @@ from proxy.access.keys import KeyBody
 from proxy.feedback.bodies import ShortRating
 from proxy.signals.bodies import SignalBody
 from proxy.training.unlearning import RebuildBody
+from proxy.versions.what_changed import ChangesBody, PairBody
 from store.records import RunStatus, Status, Turn
 
 Value = Annotated[float, Field(ge=-1, le=1)]
@@ -116,6 +117,13 @@ class AdapterBody(TypedDict):
     withdrawn: Annotated[str | None, Field(description="Why it was rolled back by itself.")]
     metrics: dict[str, Any] | None
     gate: dict[str, Any] | None
+    changes: Annotated[ChangesBody | None, Field(description="What it changed, measured after the gate had passed it.")]
+
+
+class WholeAdapter(AdapterBody):
+    pairs: Annotated[
+        list[PairBody], Field(description="Three rated prompts, answered by the version before and by it.")
+    ]
 
 
 class AdaptersBody(TypedDict):

@@ -14,9 +14,11 @@ from proxy.relay.episode_queue import EpisodeRequests
 from proxy.signals.bodies import JudgeBrief
 from proxy.training.cloud_student import StudentModel
 from proxy.training.rehearsal import RehearsalBody
+from proxy.training.run_state import ProgressBody
 from proxy.training.unlearning import RebuildBody
 from proxy.training.weights_check import MatchBody
 from proxy.versions.rollback_monitor import WatchBody
+from proxy.versions.what_changed import ChangesBody
 from proxy.web.openapi.responses import RunBody, Seconds, Version
 from store.captured.stats import Counts
 
@@ -61,6 +63,7 @@ class RatingsBody(TypedDict):
     dampened: dict[str, int]
     untrainable: dict[str, int]
     needed: int
+    line: Annotated[str, Field(description="How many until the next run, and about when.")]
 
 
 class WaitingEpisodes(TypedDict):
@@ -83,7 +86,8 @@ class TrainingBody(TypedDict):
     paused: bool
     share_gpu: bool
     run: int | None
-    progress: dict[str, Any]
+    progress: Annotated[dict[str, Any], Field(description="The trainer's last event of each kind.")]
+    stage: Annotated[ProgressBody | None, Field(description="How far the run under way is.")]
     waits_for: str | None
     line: str
 
@@ -127,4 +131,5 @@ class StatusBody(PromptsBody):
     last_run: RunBody | None
     counts: Counts
     database: Database
+    changed: Annotated[ChangesBody | None, Field(description="By the live version against the one before.")]
     problem: str | None

@@ -20,7 +20,7 @@ from proxy.feedback.bodies import MAX_TEXT
 from proxy.feedback.ratings import Feedback, parse_judgement
 from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
-from proxy.web.pages.filters import own_rating
+from proxy.web.pages.filters import own_rating, sentence, verdict
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
@@ -135,22 +135,29 @@ class InboxPage:
         else:
             raise BadRequest("Say whether it was good or bad.", param="rating")
         visitor = request[VISITOR]
-        await self._feedback.rate(
+        rating = await self._feedback.rate(
             NewRating(
                 row.id, visitor.name, value, comment=comment, correction=correction, source=SOURCE, scale=scale,
                 key=visitor.key,
             )
         )  # fmt: skip
-        return _with_notice(await self.row(request), f"Rated. The answer begins: {quote_text(row.text, row.calls)}.")
+        return await self._answer(request, row, f"Rated {verdict(rating)}.")
 
     async def undo(self, request: web.Request) -> web.Response:
         row = await self._find_row(request)
         if (mine := self._own_rating(request, row)) is None:
             raise Conflict("You have not rated this, so there is nothing to undo.")
         await self._feedback.retract(mine.id)
-        return _with_notice(
-            await self.row(request), f"Your rating is taken back. The answer begins: {quote_text(row.text, row.calls)}."
-        )
+        return await self._answer(request, row, "Your rating is taken back.")
+
+    async def _told(self, request: web.Request, row: CompletionSummary, act: str) -> web.Response:
+        """The row, with what was done, to which answer, and what it adds to."""
+        line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {sentence(await self._status.countdown())}"
+        return _with_notice(await self.row(request), line)
+
+    async def count(self, request: web.Request) -> web.Response:
+        """How far the next run is, for the top of every page."""
+        return web.Response(text=await self._status.countdown())
 
     async def _find_row(self, request: web.Request) -> CompletionSummary:
         row = await self._store.inbox.get(request.match_info["id"])

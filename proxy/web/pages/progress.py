@@ -22,7 +22,7 @@ from proxy.web.pages import plots
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
-from proxy.web.status import StatusReport, run_json, under_way
+from proxy.web.status import StatusReport, run_json
 from store.store import Store
 
 DAY: Final = 86400
@@ -93,8 +93,8 @@ class ProgressPage:
             "run": run,
             "waiting": waiting,
             "paused": self._supervisor.state.paused,
-            "progress": self._supervisor.state.progress,
-            "doing": under_way(self._supervisor.state.progress),
+            "progress": self._supervisor.state.progress.body(time.time()),
+            "step": self._supervisor.state.progress.events.get("step"),
             "never": await self._status.never_trains(),
             "due": due,
             "fresh": fresh,

@@ -15,6 +15,7 @@ from proxy.access.security import require_admin
 from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import LiveVersion
+from proxy.versions.what_changed import ChangesBody, PairBody, changes_body, pair_body, shown_pairs
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
@@ -28,6 +29,8 @@ class Node(NamedTuple):
     adapter: Adapter
     depth: int  # generations from the base
     share: Any  # of its rated answers that people found good
+    changes: ChangesBody | None
+    pairs: list[PairBody]  # shown of the live version alone; each has them on its own page
 
 
 class TrainedSample(NamedTuple):
@@ -68,12 +71,19 @@ class VersionsPage:
     async def _all(self) -> dict[str, Any]:
         adapters, pointer = await self._store.versions.all(), self._live_version.pointer
         verdicts = {v.version: v for v in await self._store.stats.verdicts()}
+        live = pointer.live
+        live_pairs = [pair_body(pair) for pair in await shown_pairs(self._store, live)]
         depth = {BASE: 0}
         for adapter in adapters:  # a parent has the lower number
             depth[adapter.version] = depth.get(adapter.parent, 0) + 1
         shares = {n: wilson(v.good, v.good + v.bad) for n, v in verdicts.items()}
         return {
-            "nodes": [Node(a, depth[a.version], shares.get(a.version)) for a in reversed(adapters)],
+            "nodes": [
+                Node(
+                    a, depth[a.version], shares.get(a.version), changes_body(a), live_pairs if a.version == live else []
+                )
+                for a in reversed(adapters)
+            ],
             "base_share": shares.get(BASE),
             "verdicts": verdicts,
             "pointer": pointer,
@@ -102,6 +112,8 @@ class VersionsPage:
             run=run,
             account=run_account,
             samples=samples,
+            changes=changes_body(adapter),
+            pairs=[pair_body(pair) for pair in await shown_pairs(self._store, adapter.version)],
             pointer=self._live_version.pointer,
         )
 

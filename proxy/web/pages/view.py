@@ -6,6 +6,7 @@ escaped by the templates, always; nothing here is ever marked as safe.
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,6 @@ from proxy.versions.live_version import LiveVersion
 from proxy.web.pages import filters
 from proxy.web.pages.assets import Assets
 from proxy.web.pages.session import Visitor, Visits
-from proxy.web.status import under_way
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -76,7 +76,7 @@ class View:
         run = self._learner.state.run
         line = self._preconditions.doubt or ("paused" if self._learner.state.paused else "")
         if run:
-            line = f"run {run.id}: {under_way(self._learner.state.progress)}"
+            line = f"run {run.id}: {self._learner.state.progress.line(time.time())}"
         return {"model": self._live_version.model, "live": self._live_version.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:

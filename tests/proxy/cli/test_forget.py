@@ -95,5 +95,5 @@ async def test_a_run_is_cancelled(cli: Proxy) -> None:
         await asyncio.sleep(0.02)
     code, out, _ = await rlproxy(cli.home, "cancel", "--json")
     assert code == 0 and json.loads(out) == {"cancelled": 1}
-    await until(cli, ended="failed")
+    await until(cli, ended="cancelled")
     assert (await cli.get("/rl/runs/1"))["reason"] == "cancelled by a person"

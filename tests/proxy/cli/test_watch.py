@@ -105,9 +105,11 @@ def test_nothing_comes_twice_and_nothing_moves_by_itself(acts: Sequence[str]) ->
 
 
 def test_how_far_the_next_run_is() -> None:
-    status = {"trains": None, "live": 2, "ratings": {"fresh": 11, "needed": 32}, "training": {"run": None}}
-    assert progress_line(status) == "v2 answers · 11 of 32 ratings for the next run"
-    assert progress_line({**status, "training": {"run": 7}}) == "v2 answers · run 7 is under way"
+    line = "11 of 32 ratings for the next run"
+    status = {"trains": None, "live": 2, "ratings": {"line": line}, "training": {"run": None}}
+    assert progress_line(status) == f"v2 answers · {line}"
+    under_way = {"run": 7, "line": "run 7, stage 4 of 5: checking the new version, check 7 of 13"}
+    assert progress_line({**status, "training": under_way}) == f"v2 answers · {under_way['line']}"
 
 
 def test_a_correction_is_what_the_editor_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ async def test_a_pause_while_it_waits_for_the_last_answer(sharing: Proxy, router
 async def test_a_run_is_cancelled_while_it_waits_for_the_last_answer(sharing: Proxy, router: FakeLlama) -> None:
     stream = await draining(sharing, router)
     assert await sharing.post("/rl/cancel") == (200, {"cancelled": 1})
-    status = await until(sharing, ended="failed")
+    status = await until(sharing, ended="cancelled")
     assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] == 4
     assert not sharing.launcher.started and status["held"]["why"] is None
     assert (await stream.read()).endswith(b"data: [DONE]\n\n") and router.cut == []

@@ -43,7 +43,7 @@ async def test_a_run_is_cancelled_in_the_moment_of_its_claim(proxy: Proxy, monke
     monkeypatch.setattr(proxy.store.samples, "claim", claimed)
     with capture_logs() as logs:
         await rated(proxy, 4)
-        status = await until(proxy, ended="failed", runs=1)
+        status = await until(proxy, ended="cancelled", runs=1)
         assert status["last_run"]["reason"] == "cancelled by a person" and proxy.launcher.started == []
         assert (await proxy.post("/rl/train"))[0] == 202
         await until(proxy, live=1)
@@ -63,7 +63,7 @@ async def test_a_run_is_cancelled_at_work_and_while_it_waits(proxy: Proxy) -> No
                 await asyncio.sleep(0.01)
             (proxy.launcher.started[-1] / "checkpoint").mkdir()
         assert await proxy.post("/rl/cancel") == (200, {"cancelled": run})
-        status = await until(proxy, ended="failed", runs=run)
+        status = await until(proxy, ended="cancelled", runs=run)
         assert status["last_run"]["reason"] == "cancelled by a person" and status["ratings"]["fresh"] >= 4
         assert not (proxy.launcher.started[-1] / "checkpoint").exists()
         assert (await proxy.post("/rl/cancel"))[0] == 409
@@ -99,13 +99,13 @@ async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, mon
     await rated(proxy, 3)
     assert (await proxy.post("/rl/train"))[0] == 202
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
-    await until(proxy, ended="failed")
+    await until(proxy, ended="cancelled")
     await rated(proxy, 2)
     claiming.clear()
     assert (await proxy.post("/rl/train"))[0] == 202
     await claiming.wait()
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 2})
-    await until(proxy, ended="failed", runs=2)
+    await until(proxy, ended="cancelled", runs=2)
     await proxy.post("/rl/pause")  # nothing begins: nothing is waited for
     assert (await proxy.post("/rl/cancel"))[0] == 409
 
@@ -176,7 +176,7 @@ async def test_what_a_run_told_in_another_phase_is_no_progress_of_this_one(proxy
     async with asyncio.timeout(10):
         while "second try" not in (line := (await proxy.get("/rl/status"))["training"]["line"]):
             await asyncio.sleep(0.02)
-    assert line == "run 1, second try, taking the first step"
+    assert line.startswith("run 1, stage 3 of 5, second try: training")
 
 
 async def test_by_hand(proxy: Proxy) -> None:
@@ -274,8 +274,8 @@ async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeyp
 
     real = launcher.write_adapter
 
-    def rotten(folder: Any, gate: dict[str, Any]) -> None:
-        real(folder, gate)
+    def rotten(folder: Any, *more: Any) -> None:
+        real(folder, *more)
         (folder / "adapter_model.safetensors").write_bytes(b"rot")
 
     monkeypatch.setattr(launcher, "write_adapter", rotten)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from config.sections import Train
-from proxy.training.schedule_rules import blocking_rule, enough, ratings_threshold
+from proxy.training.schedule_rules import blocking_rule, countdown, enough, ratings_threshold
 from proxy.training.system_load import MachineUse
 from store.records import Fresh, Run
 
@@ -89,3 +89,18 @@ def test_who_asks_by_hand_does_not_wait_for_hours_but_needs_memory_too() -> None
     limits: dict[str, Any] = {"hours": ["22:00-07:00"], "max_cpu_percent": 50, "max_gpu_percent": 50}
     assert kept(busy, by_hand=True, **limits) is None
     assert "memory free" in (kept(busy, by_hand=True, min_free_memory_gb=9, **limits) or "")
+
+
+@pytest.mark.parametrize(
+    ("good", "times", "line"),
+    [
+        (11, [], "11 of 32 ratings for the next run"),
+        (11, [990.0, 980.0], "11 of 32 ratings for the next run"),  # two ratings are no pace
+        (11, [990.0, 980.0, 700.0], "11 of 32 ratings for the next run, at this pace in about 35 minutes"),
+        (31, [999.0, 998.0, 997.0], "31 of 32 ratings for the next run, at this pace in about a minute"),
+        (30, [0.0, 0.0, -400000.0], "30 of 32 ratings for the next run, at this pace in about 3 days"),
+        (32, [999.0, 998.0, 997.0], "32 of 32 ratings for the next run"),
+    ],
+)
+def test_how_many_ratings_until_a_run_and_about_when(good: int, times: list[float], line: str) -> None:
+    assert countdown(Fresh(good, 0, 0, 0), 32, times, 1000.0) == line

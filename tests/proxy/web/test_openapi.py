@@ -222,6 +222,8 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     while not (await ask("get", "/rl/status", 200))["live"]:
         await asyncio.sleep(0.02)
     await ask("get", "/rl/adapters", 200)
+    await ask("get", "/rl/adapters/v1", 200, "/rl/adapters/{version}")
+    await ask("get", "/rl/adapters/v9", 404, "/rl/adapters/{version}")
     await ask("get", "/rl/judge", 200)
     await ask("post", "/rl/judge/accept", 200)
     runs = await ask("get", "/rl/runs", 200)

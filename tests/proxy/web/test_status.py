@@ -5,45 +5,20 @@ from typing import Any
 import pytest
 
 from proxy.cli.tables import acceptance
+from proxy.training.run_state import RunProgress
 from proxy.training.schedule_rules import RunDecision
 from proxy.training.weights_compare import WeightsVerdict
-from proxy.web.status import training_line, under_way
+from proxy.web.status import training_line
 from scripts.harness.in_process import Proxy
 from store.learning.samples import SampleRequirements
-
-STEP = {"event": "step", "step": 3, "steps": 8, "loss": 0.1234567, "acceptance": 0.974, "eta_s": 20.5}
-
-
-@pytest.mark.parametrize(
-    ("progress", "line"),
-    [
-        ({}, "starting"),
-        ({"phase": {"phase": "old"}}, "reading the rated answers"),
-        ({"phase": {"phase": "train"}}, "taking the first step"),
-        (
-            {"phase": {"phase": "train"}, "step": STEP},
-            "step 3 of 8, 20 s to go",
-        ),
-        ({"step": {"step": 1, "steps": 2}}, "step 1 of 2"),
-        ({"phase": {"phase": "gate"}, "step": STEP}, "the gate checks the new version"),
-        ({"phase": {"phase": "train", "again": "no"}}, "second try, taking the first step"),
-        (
-            {"phase": {"phase": "train", "again": "no"}, "step": {"step": 1, "steps": 2}},
-            "second try, step 1 of 2",
-        ),
-        ({"phase": {"phase": "a new one"}, "step": STEP}, "a new one"),
-    ],
-)
-def test_how_far_a_run_is(progress: dict[str, Any], line: str) -> None:
-    assert under_way(progress) == line
 
 
 def test_a_run_that_starts_says_what_comes_first() -> None:
     """The comparison takes minutes with a large model, or on a busy machine."""
     due = RunDecision(True, "")
-    assert "compared with the weights" in training_line(None, {}, due, None)
-    assert training_line(None, {}, due, WeightsVerdict("same", "the same")) == "starts now"
-    assert training_line(None, {}, RunDecision(False, "paused"), None) == "waits: paused"
+    assert "compared with the weights" in training_line(None, RunProgress(), due, None)
+    assert training_line(None, RunProgress(), due, WeightsVerdict("same", "the same")) == "starts now"
+    assert training_line(None, RunProgress(), RunDecision(False, "paused"), None) == "waits: paused"
 
 
 async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:

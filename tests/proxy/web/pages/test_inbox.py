@@ -145,7 +145,7 @@ async def test_a_rating_is_a_tap_and_an_undo_another(proxy: Proxy, visit: Visit)
     await visit.get("/")
     row = await visit.post(f"/page/completions/{id}/rate", rating="good")
     assert 'aria-pressed="true"' in row and "<b>good</b>" in row
-    assert visit.told == "Rated. The answer begins: “You said: hello”."
+    assert visit.told == "Rated good. The answer begins: “You said: hello”. 1 of 4 ratings for the next run."
     assert "<b>4 of 5</b>" in await visit.post(f"/page/completions/{id}/rate", rating="4/5")
     row = await visit.post(f"/page/completions/{id}/rate", rating="bad", comment="too long")
     assert "<b>bad</b>" in row and "too long" in row
