@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from proxy.cli.common import AsJson, Home, client_of, print_json, progress_line, show
 from proxy.cli.failing import fail
+
+if TYPE_CHECKING:
+    from proxy.cli.http import HomeClient
 
 rate_app = typer.Typer()
 
@@ -166,4 +169,16 @@ def chat(
         for key in options
         if (value := options[key] if options[key] is not None else usual.get(key)) is not None
     }
-    Chat(client, name, version, vs, system, sampling).run()
+    versions = [_existing_version(client, pin) for pin in (version, vs)]
+    Chat(client, name, versions[0], versions[1], system, sampling).run()
+
+
+def _existing_version(client: HomeClient, version: str | None) -> str | None:
+    """Its name as a model has it, `v3` or `base`. Ends the command where there is none."""
+    if version in (None, "base", "live"):
+        return version
+    rows = client.call("GET", "/rl/adapters")["data"]
+    if version.removeprefix("v") not in {str(row["version"]) for row in rows}:
+        names = ", ".join(["base", *(f"v{row['version']}" for row in rows)])
+        fail(f"there is no version {version}; there is {names}.", 2)
+    return f"v{version.removeprefix('v')}"
