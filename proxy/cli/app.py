@@ -174,16 +174,19 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def connect(
     agent: Agent,
     model: Annotated[str | None, typer.Option(help="The model's name; without it the proxy is asked.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key that it shows; without it one is made if needed.")] = None,
     dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy.cli.agents import command
+    from proxy.cli.agents.agent_keys import CannotConnect, ConnectOptions
     from proxy.cli.http import NO_PROXY
     from proxy.client import Unreachable
 
     try:
-        outcome = command.connect(settings_of({"home": home}), agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.CannotConnect as refused:
+        options = ConnectOptions(model, key, dry_run, yes, as_json)
+        outcome = command.connect(settings_of({"home": home}), agent, options)
+    except CannotConnect as refused:
         fail(str(refused))
     except Unreachable as error:
         fail(str(error), NO_PROXY)
@@ -202,10 +205,11 @@ def disconnect(
 ) -> None:
     """Take that back: the files as they were, to the byte where nobody changed them since."""
     from proxy.cli.agents import command
+    from proxy.cli.agents.agent_keys import CannotConnect
 
     try:
         outcome = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.CannotConnect as refused:
+    except CannotConnect as refused:
         fail(str(refused))
     show(outcome, as_json, f"{agent} {'would be' if dry_run else 'is'} disconnected")
 

@@ -36,9 +36,10 @@ EXAMPLES: Final = {
     "service remove": ("service remove",),
     "service status": ("service status",),
     "service logs": ("service logs -f",),
-    "keys create": ("keys create --role use --name phone",),
+    "keys create": ("keys create --role rate --name phone", "keys create --name phone --role rate --agents"),
     "keys list": ("keys list --json",),
     "keys revoke": ("keys revoke phone",),
+    "keys off": ("keys off --yes",),
     "config show": ("config show", "config show --json"),
     "doctor": ("doctor", "doctor --bundle report.tar.gz"),
     "plan": (

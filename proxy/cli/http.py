@@ -82,6 +82,14 @@ class HomeClient:
         """The JSON answer. Raises Refused, Unreachable."""
         return self._load(self._read(self._send(method, path, body)))
 
+    def opens(self, key: str) -> bool:
+        """Tell whether another key gets in. Raises Unreachable."""
+        try:
+            with self._send("GET", "/rl/status", None, {"authorization": f"Bearer {key}"}):
+                return True
+        except Refused:
+            return False
+
     def post_lines(self, path: str, lines: bytes) -> Any:
         """Do `call` with JSON lines."""
         with self._or_fail():

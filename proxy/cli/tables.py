@@ -187,7 +187,7 @@ def show_settings(rows: Iterable[Row]) -> None:
 
 def show_keys(keys: list[dict[str, Any]]) -> None:
     if not keys:
-        print("There are no keys; on loopback none is needed.")
+        print("No key was ever handed out.")
         return
     table = _table("key", "name", "role", "made", "last used", "")
     for key in keys:

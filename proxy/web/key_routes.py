@@ -20,7 +20,16 @@ class KeyRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
-        return json_response(KeysBody(data=self._keys.list()), headers=NO_STORE)
+        return self._listing()
+
+    def _listing(self) -> web.Response:
+        body = KeysBody(data=self._keys.list(), needed=self._keys.needed, fixed=self._keys.fixed)
+        return json_response(body, headers=NO_STORE)
+
+    async def open(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._keys.open(_actor(request))
+        return self._listing()
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)

@@ -303,6 +303,11 @@ CONTROL: Final = (
         "/rl/keys", lambda h: h.keys.create,
         "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted),
     Route(
+        "delete", "/rl/keys", ADMIN, lambda h: h.keys.open, "control",
+        "Revoke all, and ask for no key from now on. 409 off loopback, and where server.api_key is set.",
+        {200: responses.KeysBody},
+    ),
+    Route(
         "delete", "/rl/keys/{key}", ADMIN, lambda h: h.keys.revoke, "control",
         "Revoke it, by name or id; it stays in the list.",
         {200: KeyBody},

@@ -171,3 +171,5 @@ class NewKey(KeyBody):
 
 class KeysBody(TypedDict):
     data: list[KeyBody]
+    needed: Annotated[bool, Field(description="Whether everybody but commands of this machine has to show a key.")]
+    fixed: Annotated[list[str], Field(description="Settings that hold a key: server.api_key, server.admin_key.")]
