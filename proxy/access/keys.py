@@ -44,6 +44,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 # command of this machine or without any key; and those by `server.api_key`, or without one where there is an admin's.
 OWNERS: Final = "owner"
 SHARED: Final = "server.api_key"
+COMMAND_LINE: Final = "command line"  # of this machine
 REMEMBER_S: Final = 60.0  # how old a last use on disk may be
 
 
@@ -181,6 +182,17 @@ class Keys:
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
             "--name NAME` makes one."
         )
+
+    def actor(self, principal: Principal, secret: str) -> str:
+        """Name who acts, for the audit log: the key that was handed out, else by what they are an admin. `secret` is
+        empty for a browser that has signed in."""
+        if principal.name is not None:
+            return principal.name
+        if self.is_local(secret):
+            return COMMAND_LINE
+        if self._admin and (not secret or hmac.compare_digest(secret.encode("utf-8", "surrogateescape"), self._admin)):
+            return "server.admin_key"
+        return COMMAND_LINE if self.needed else OWNER
 
     def is_local(self, secret: str) -> bool:
         """Tell whether this is the key of commands of this machine."""

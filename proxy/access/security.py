@@ -37,6 +37,7 @@ from store.records import Role
 
 PRINCIPAL: Final = web.RequestKey("who", Principal)
 BUSY: Final = web.AppKey("busy", set[web.RequestHandler])  # connections with a request under way
+KEYS: Final = web.AppKey("keys", Keys)
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
@@ -371,6 +372,11 @@ def require_admin(request: web.Request) -> None:
 
 def principal_of(request: web.Request) -> Principal:
     return request[PRINCIPAL]
+
+
+def actor_of(request: web.Request) -> str:
+    """Name who acts, for the audit log."""
+    return request.app[KEYS].actor(request[PRINCIPAL], request[HEAD].key)
 
 
 def outgoing_headers(

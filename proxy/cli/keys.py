@@ -136,6 +136,22 @@ def _state(home: Path | None) -> Any:
 
 
 @keys_app.command()
+def revoke(
+    key: Annotated[str, typer.Argument(help="Its name or id.")], home: Home = None, as_json: AsJson = False
+) -> None:
+    """End a key, at once and for good."""
+    from urllib.parse import quote
+
+    async def revoke_in_store(keys: Keys) -> Any:
+        from proxy.access.keys import as_json
+
+        return as_json(await keys.revoke(key, "admin"))
+
+    revoked = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, revoke_in_store)
+    show(revoked, as_json, f"{revoked['name']}'s key {revoked['id']} is revoked")
+
+
+@keys_app.command()
 def off(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     home: Home = None,
@@ -157,22 +173,6 @@ def off(
     state = _ask(home, "DELETE", "/rl/keys", None, open_store)
     revoked = f"{some(len(holding), 'key')} revoked; " if holding else ""
     show(state, as_json, f"{revoked}no key is asked for. Agents may keep theirs, which says nothing any more.")
-
-
-@keys_app.command()
-def revoke(
-    key: Annotated[str, typer.Argument(help="Its name or id.")], home: Home = None, as_json: AsJson = False
-) -> None:
-    """End a key, at once and for good."""
-    from urllib.parse import quote
-
-    async def revoke_in_store(keys: Keys) -> Any:
-        from proxy.access.keys import as_json
-
-        return as_json(await keys.revoke(key, "admin"))
-
-    revoked = _ask(home, "DELETE", f"/rl/keys/{quote(key, safe='')}", None, revoke_in_store)
-    show(revoked, as_json, f"{revoked['name']}'s key {revoked['id']} is revoked")
 
 
 def _ask(home: Path | None, method: str, path: str, body: Any, act: Callable[[Keys], Awaitable[Any]]) -> Any:

@@ -197,6 +197,17 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
+def show_audit(lines: list[dict[str, Any]]) -> None:
+    if not lines:
+        print("Nobody has changed anything yet.")
+        return
+    table = _table("time", "actor", "act", "detail")
+    for line in lines:
+        detail = ", ".join(f"{name} {value}" for name, value in line["detail"].items())
+        table.add_row(format_time(line["created_at"]), line["actor"], line["act"], detail)
+    console().print(table)
+
+
 def gate(row: dict[str, Any]) -> str:
     """In one line: passed, or the first check that refused a run. A version is one that passed."""
     checks = row["gate"] or {}

@@ -298,6 +298,11 @@ CONTROL: Final = (
         admin_acts.Reset,
     ),
     _read(
+        "/rl/audit", ADMIN, lambda h: h.control.audit,
+        "Acts of admins and of rlproxy itself, newest first; `before` is a `seq` to go on from.", responses.AuditBody,
+        query={"limit": number(1, 1000, 50), "before": number(1, 2**62)},
+    ),
+    _read(
         "/rl/keys", ADMIN, lambda h: h.keys.list, "All keys ever made, without their secrets.", responses.KeysBody),
     _act(
         "/rl/keys", lambda h: h.keys.create,
