@@ -134,6 +134,16 @@ def _structlog_without_rich() -> None:
 
 
 @app.command()
+def stop(home: Home = None, as_json: AsJson = False) -> None:
+    """End the rlproxy of this home, as Ctrl-C does: answers under way may end first."""
+    from proxy.cli.service.stop import stop_proxy
+
+    settings = settings_of({"home": home})
+    pid = stop_proxy(settings)
+    show({"pid": pid}, as_json, f"rlproxy (process {pid}) has ended; `rlproxy serve` starts it again")
+
+
+@app.command()
 def doctor(
     home: Home = None,
     bundle: Annotated[
@@ -165,7 +175,8 @@ def doctor(
 # Agents
 
 Agent = Annotated[
-    str, typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, open-webui or llm.")
+    str,
+    typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, hermes, cursor, open-webui or llm."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -175,6 +186,10 @@ def connect(
     agent: Agent,
     model: Annotated[str | None, typer.Option(help="The model's name; without it the proxy is asked.")] = None,
     key: Annotated[str | None, typer.Option(help="The key that it shows; without it one is made if needed.")] = None,
+    panel: Annotated[
+        bool | None,
+        typer.Option("--panel/--no-panel", help="Open `watch` beside claude-code or codex.", show_default="as before"),
+    ] = None,
     dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
@@ -184,7 +199,7 @@ def connect(
     from proxy.client import Unreachable
 
     try:
-        options = ConnectOptions(model, key, dry_run, yes, as_json)
+        options = ConnectOptions(model, key, dry_run, yes, as_json, panel)
         outcome = command.connect(settings_of({"home": home}), agent, options)
     except CannotConnect as refused:
         fail(str(refused))

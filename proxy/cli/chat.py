@@ -236,6 +236,28 @@ class Chat:
         self._client.ask("POST", "/v1/feedback", rating)
 
 
+def ask(client: HomeClient, model: str, question: str, *, as_json: bool) -> ChatAnswer:
+    """One question in a session of its own, printed as it is answered. Ends the command where it fails."""
+    from proxy.cli.failing import fail
+    from proxy.cli.http import INTERRUPTED
+
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "stream": True}
+    id, pieces, words = "", list[str](), WrappedWords()
+    try:
+        for event in client.events("/v1/chat/completions", body, session=f"ask-{uuid.uuid4().hex[:8]}"):
+            id = str(event.get("id") or id)
+            pieces.append(_piece(event)[0])
+            if not as_json:
+                print(words.add(pieces[-1]) if sys.stdout.isatty() else pieces[-1], end="", flush=True)
+    except KeyboardInterrupt:
+        fail("stopped; the answer is kept as far as it came.", INTERRUPTED)
+    except (Refused, Unreachable) as error:
+        fail(str(error))
+    if not as_json:
+        print(words.end())
+    return ChatAnswer(id, "".join(pieces), model)
+
+
 class WrappedWords:
     """Text as it comes, in lines that break between words: a word is held until it is whole."""
 

@@ -30,6 +30,7 @@ class ConnectOptions(NamedTuple):
     dry_run: bool = False
     yes: bool = False
     quiet: bool = False
+    panel: bool | None = None  # None: as it was connected
 
 
 def settings_key(settings: Settings) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +13,15 @@ from urllib.parse import urlsplit
 from config.settings import Settings
 from proxy.cli.agents import agent_keys, connection
 from proxy.cli.agents.agent_keys import CannotConnect, ConnectOptions
-from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, PANEL_COMMAND, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import UnreadableSettings
-from proxy.cli.common import mask
+from proxy.cli.common import command_for, mask
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import address
 
+WITH_PANEL: Final = ("claude-code", "codex")
 MODELS_SHOWN: Final = 6  # names of models
 
 
@@ -29,7 +31,12 @@ def connect(settings: Settings, agent: str, options: ConnectOptions) -> dict[str
     try:
         record = connection.load(settings.home, agent)
         link = _link(settings, options.model, options.key or agent_keys.key_for(settings, agent, record, options))
-        plan: Setup = setup(link, home)
+        panel = bool((record or {}).get("panel")) if options.panel is None else options.panel
+        if panel and agent not in WITH_PANEL:
+            raise CannotConnect(
+                f"{agent} runs nothing after a reply; {' and '.join(WITH_PANEL)} do. Run `rlproxy watch`."
+            )
+        plan: Setup = setup(link._replace(panel=_panel_command(settings) if panel else None), home)
         changes = connection.connecting(plan, record)
     except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
@@ -39,7 +46,9 @@ def connect(settings: Settings, agent: str, options: ConnectOptions) -> dict[str
     if (changed or (record or {}).get("key") != link.key) and not options.dry_run:
         _agree(options.yes or options.quiet or not changed)
         try:
-            connection.connect(settings.home, agent, changes, record, {"model": link.model, "key": link.key})
+            connection.connect(
+                settings.home, agent, changes, record, {"model": link.model, "key": link.key, "panel": panel}
+            )
         except OSError as error:
             raise CannotConnect(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
@@ -75,7 +84,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
             ) from None
         connection.tidy(record["folders"])
         if stuck:
-            asks = {name: record.get(name) for name in ("model", "key")}
+            asks = {name: record.get(name) for name in ("model", "key", "panel")}
             connection.save(settings.home, agent, changes, record["folders"], asks)  # of the others nothing is left
         else:
             connection.forget(settings.home, agent)
@@ -107,6 +116,11 @@ def put_key(settings: Settings, agents: Sequence[str], key: str) -> dict[str, st
         except (CannotConnect, UnreadableSettings, Unreachable) as error:
             outcome[agent] = str(error)
     return outcome
+
+
+def _panel_command(settings: Settings) -> str:
+    program = shutil.which("rlproxy") or f"{sys.executable} -m proxy.cli"
+    return command_for(f"{program} {PANEL_COMMAND}", settings).strip("`")
 
 
 def _find_setup(agent: str) -> Any:

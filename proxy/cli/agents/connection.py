@@ -95,9 +95,9 @@ def connect(
     agent: str,
     changes: list[Change],
     record: dict[str, Any] | None,
-    asks: Mapping[str, str | None] | None = None,
+    asks: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write what connecting changes, its record first. `asks`: the model and the key that the agent asks with."""
+    """Write what connecting changes, its record first. `asks`: what a later `connect` keeps."""
     folders = list(record["folders"]) if record else []
     folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
     save(home, agent, changes, sorted(set(folders)), asks)
@@ -125,7 +125,7 @@ def load(home: Path, agent: str) -> dict[str, Any] | None:
 
 
 def save(
-    home: Path, agent: str, changes: list[Change], folders: list[str], asks: Mapping[str, str | None] | None = None
+    home: Path, agent: str, changes: list[Change], folders: list[str], asks: Mapping[str, Any] | None = None
 ) -> None:
     """Written before the files are: a crash in between can still be taken back."""
     file = home / "agents" / f"{agent}.json"
