@@ -171,7 +171,7 @@ def answers(
 def watch(
     session: Annotated[str | None, typer.Option(help="Answers of this session alone.")] = None,
     rater: Rater = None,
-    beside: Annotated[
+    opens_below: Annotated[
         bool, typer.Option("--open", help="Open it below, in tmux, unless it is open; for an agent's hook.")
     ] = False,
     home: Home = None,
@@ -180,7 +180,7 @@ def watch(
     """Rate each finished answer with one key, in a split of your terminal."""
     from proxy.cli import watch as panel
 
-    if beside:
+    if opens_below:
         print(panel.open_below(settings_of({"home": home})), file=sys.stderr)
         return
     client = client_of(home)

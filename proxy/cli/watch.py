@@ -339,8 +339,8 @@ def open_below(settings: Settings) -> str:
         return "the panel is open already"
     command = [*_program(), "watch", "--home", str(settings.home)]
     split = ["tmux", "split-window", "-d", "-v", "-l", str(PANEL_ROWS), "-t", pane, shlex.join(command)]
-    done = subprocess.run(split, capture_output=True, text=True)
-    return done.stderr.strip() or "the panel is open below"
+    outcome = subprocess.run(split, capture_output=True, text=True)
+    return outcome.stderr.strip() or "the panel is open below"
 
 
 def _is_open(home: Path) -> bool:

@@ -159,8 +159,8 @@ class Control:
 
     async def audit(self, request: web.Request) -> web.Response:
         """Newest first; `before` is the `seq` to go on from."""
-        limit, before = number(request, "limit", PAGE, 1, 1000), number(request, "before", None, 1, 2**62)
-        lines = await self._store.meta.audit_log(limit, before)
+        limit, before_seq = number(request, "limit", PAGE, 1, 1000), number(request, "before", None, 1, 2**62)
+        lines = await self._store.meta.audit_log(limit, before_seq)
         return json_response(AuditBody(data=[_audit_json(line) for line in lines]))
 
     async def export(self, request: web.Request) -> web.StreamResponse:

@@ -106,9 +106,9 @@ def claude_code(link: AgentLink, home: Home) -> Setup:
     if link.panel:
         config = json_text.parse(_text(folder / "settings.json") or "{}")
         entries = _object_at(config, "hooks").get("Stop") or []
-        others = [entry for entry in entries if PANEL_COMMAND not in str(entry)]
-        own = {"hooks": [{"type": "command", "command": link.panel, "timeout": 10}]}
-        edits.append(SettingEdit(folder / "settings.json", "json", ("hooks", "Stop"), [*others, own]))
+        other_entries = [entry for entry in entries if PANEL_COMMAND not in str(entry)]
+        own_entry = {"hooks": [{"type": "command", "command": link.panel, "timeout": 10}]}
+        edits.append(SettingEdit(folder / "settings.json", "json", ("hooks", "Stop"), [*other_entries, own_entry]))
     return Setup(edits, f"Start claude anew{PANEL_NOTE if link.panel else ''}. Rate with /rl good or /rl bad too long.")
 
 
@@ -238,11 +238,11 @@ def cursor(link: AgentLink, home: Home) -> Setup:
     """It has no file: its settings are in a database, and its own servers ask the model."""
     return Setup(
         [],
-        "Cursor keeps its settings in a database, and its own servers ask the model: they need an https address that "
-        "reaches this rlproxy (docs/guides/recipes.md has a reverse proxy), and a key, since anybody may try that "
-        "address. In Cursor Settings → Models: add the model\n  "
-        f"{link.model}\nthen set OpenAI API Key to {'YOUR_KEY' if link.own_key else link.some_key} and Override OpenAI "
-        "Base URL to\n  https://YOUR_NAME/v1\nRate with /rl good as a message of its own, or with `rlproxy watch`.",
+        "Cursor keeps its settings in a database, so nothing was written. Its own servers ask the model. They need an "
+        "https address that reaches this rlproxy (docs/guides/recipes.md has a reverse proxy), and a key. In Cursor "
+        f"Settings → Models, add the model {link.model}. Then set OpenAI API Key to "
+        f"{'YOUR_KEY' if link.own_key else link.some_key}, and Override OpenAI Base URL to https://YOUR_NAME/v1. Rate "
+        "with /rl good as a message of its own, or with `rlproxy watch`.",
     )
 
 
