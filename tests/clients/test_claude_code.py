@@ -109,5 +109,5 @@ async def test_the_panel_is_opened_after_a_reply(claude: Agent, backend: FakeBac
     assert "watch --open" in hook["command"]
     settings.write_text(written.replace(json.dumps(hook["command"]), json.dumps(f"echo run >> {tmp_path}/opened")))
     backend.wants = "none", {}
-    assert "You said: Hello?" in await claude.run("-p", "Hello?")
+    await claude.run("-p", "Hello?")
     assert (tmp_path / "opened").read_text() == "run\n"
