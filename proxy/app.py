@@ -62,6 +62,7 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
             "auto_decompress": False,
         },
     )
+    app[security.KEYS] = wiring.services.keys
     app[security.LOCAL] = wiring.services.keys.local
     app[security.BUSY] = wiring.guard.busy
     app[TASKS] = wiring.services.tasks

@@ -179,9 +179,10 @@ def _build(kind: type[_T], answer: Mapping[str, Any]) -> _T:
 
 
 def send(
-    url: str, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float
+    url: str, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_s: float | None
 ) -> http.client.HTTPResponse:
-    """One request over a connection of its own, closed once the answer is read. Raises OSError, HTTPException."""
+    """One request over a connection of its own, closed once the answer is read; `timeout_s`: None waits for ever.
+    Raises OSError, HTTPException."""
     address = urlsplit(url)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.hostname or "", address.port, timeout=timeout_s)

@@ -29,7 +29,7 @@ from proxy.access import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
-from proxy.core import home, tasks
+from proxy.core import home, starting, tasks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.sharing import fd_limits
 from proxy.core.start_errors import Listening, make_home
@@ -111,9 +111,13 @@ def key_of(settings: Settings) -> Secret | None:
 
 @contextlib.asynccontextmanager
 async def serving(
-    settings: Settings, secret: Secret | None = None, opened: Callable[[Store], None] = lambda store: None
+    settings: Settings,
+    secret: Secret | None = None,
+    opened: Callable[[Store], None] = lambda store: None,
+    announce: Callable[[str], None] = lambda url: None,
 ) -> AsyncIterator[str]:
-    """A running proxy; yields its address, without `/v1`. `opened` is told of the store.
+    """A running proxy; yields its address, without `/v1`. `opened` is told of the store, `announce` of the address,
+    before the backend starts.
 
     Raises ProxyError, StoreError, CannotStart.
     """
@@ -136,10 +140,10 @@ async def serving(
                 keepalive_timeout=KEEPALIVE_S,
             )
             try:
-                await runner.setup()
+                announce(url := listening.url)
+                async with starting.answering(listening, lambda: backend.state):
+                    await runner.setup()
                 await listening.begin(runner)
-                host, port = runner.addresses[0][:2]
-                url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
                 address = settings.home / ADDRESS_FILE
                 _write_address(address, {"url": url, "pid": os.getpid(), "key": app[security.LOCAL]})
                 assert runner.server is not None
@@ -190,6 +194,10 @@ def read_less_at_once() -> None:
         transports.max_size = READ
 
 
+def _announce(url: str) -> None:
+    print(f"rlproxy listens: its page is {url}/. It answers once its model is loaded.", file=Unfailing(), flush=True)
+
+
 async def serve(settings: Settings, secret: Secret | None = None) -> None:
     """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
     fd_limits.raise_limit()
@@ -209,11 +217,19 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, handle_signal)
-    starting = asyncio.create_task(stop.wait(), name="stop")
-    async with serving(settings, secret, stores.append) as url:
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    async with contextlib.AsyncExitStack() as stack:
+        start = asyncio.create_task(stack.enter_async_context(serving(settings, secret, stores.append, _announce)))
+        await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            await asyncio.wait({start})
+            print("rlproxy: stopped before it was ready.", file=Unfailing(), flush=True)
+            return
+        url = start.result()
         gc.freeze()  # what is there now stays: no collection need look at it again, nor one here, of 50 ms
         gc.set_threshold(YOUNG)  # a request leaves next to nothing to collect, and streams under way hold a lot
         gc.enable()  # the command turned it off
         print(f"rlproxy is ready. Point your agent's base URL here: {url}/v1", file=Unfailing(), flush=True)
-        await starting
+        await stopping
     print("rlproxy: stopped.", file=Unfailing(), flush=True)

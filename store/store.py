@@ -212,7 +212,7 @@ def _revoke(db: sqlite3.Connection, home: Path) -> None:
         db.execute("BEGIN IMMEDIATE")
         keys.revoke_all(db, tombstones.revoked(home).keys, "rlproxy")
         all_keys = keys.read_keys(db)
-    tombstones.note_keys(home, [key.id for key in all_keys if key.revoked_at is not None], needed=bool(all_keys))
+    keys.note_beside(home, all_keys)
 
 
 def _check(file_integrity: Integrity, path: Path, secret: Secret | None, tell: schema.Tell, *, at_once: bool) -> None:

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,7 +100,7 @@ __all__ = [
 ]
 
 GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
-READY_S = 600.0  # the first start may download the weights
+READY_S = 600.0  # without a sign: a large model from a slow disk
 MOST_EVENTS = 256  # of a run that wait to be read; the oldest go first
 MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
@@ -178,19 +178,11 @@ class Launcher(Protocol):
         """Tell whether these weights are on this machine already. Blocking."""
 
     async def start_server(
-        self,
-        weights: str | None,
-        name: str | None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        threads: int = 0,
-        key: str,
-        trust_remote_code: bool = False,
-        log: Path,
-    ) -> BuiltinServer:
+        self, weights: str | None, name: str | None, *, host: str = "127.0.0.1", port: int = 0, threads: int = 0,
+        key: str, trust_remote_code: bool = False, log: Path, tell: Callable[[str], None] = lambda line: None,
+    ) -> BuiltinServer:  # fmt: skip
         """Returns when it answers, to requests with this key only. `trust_remote_code`: Python code in the
-        weights' folder may run there. Raises LaunchError."""
+        weights' folder may run there. `tell`: called with how far the start is. Raises LaunchError."""
 
     def stand_still(self, paused: bool) -> None:
         """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
@@ -382,6 +374,7 @@ class LocalLauncher:
         key: str,
         trust_remote_code: bool = False,
         log: Path,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> LocalServer:
         threads = threads or default_threads()[0]
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
@@ -390,10 +383,13 @@ class LocalLauncher:
         command += ["--trust-remote-code"] if trust_remote_code else []
         process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
         try:
-            async with asyncio.timeout(READY_S):
+            async with asyncio.timeout(READY_S) as limit:
                 async for event in lines(process):
                     if event.get("event") == "ready":
                         return LocalServer(process, event)
+                    if event.get("event") == "progress":
+                        tell(event["line"])
+                        limit.reschedule(asyncio.get_running_loop().time() + READY_S)
         except TimeoutError:
             await end(process, grace=0)
             raise LaunchError(f"the built-in backend did not answer within {READY_S:.0f} s (see {log}).") from None

@@ -29,6 +29,7 @@ from typing_extensions import TypedDict
 from config.sections import ServerSection
 from proxy.core.agent_wrappers import UNKNOWN
 from proxy.core.errors import BadRequest, Conflict, NotFound, StorageFailed, Unauthorized
+from proxy.core.server_url import is_loopback
 from store.errors import NameTaken, StoreError, UnknownKey
 from store.learning.rater_quota import OWNER
 from store.records import Key, NewCompletion, Requester, Role
@@ -43,6 +44,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 # command of this machine or without any key; and those by `server.api_key`, or without one where there is an admin's.
 OWNERS: Final = "owner"
 SHARED: Final = "server.api_key"
+COMMAND_LINE: Final = "command line"  # of this machine
 REMEMBER_S: Final = 60.0  # how old a last use on disk may be
 
 
@@ -146,8 +148,9 @@ class Keys:
             b"" if key is None else key.get_secret_value().encode() for key in (settings.admin_key, settings.api_key)
         )
         # Whether everybody has to show a key. Revoking the last one does not open what it had closed, nor does an older
-        # database.
+        # database: an admin does (`open`).
         self.needed = settings.api_key is not None
+        self._settings = settings
         self._temporary: dict[bytes, Principal] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
         self._local = self.local.encode()
@@ -155,7 +158,7 @@ class Keys:
     async def start(self, store: Store) -> None:
         self._store = store
         self._keys = {key.id: key for key in await store.keys.all()}
-        self.needed = self.needed or bool(self._keys) or await store.keys.needed()
+        self.needed = self.needed or await store.keys.needed()
 
     def principal(self, secret: str) -> Principal:
         """Find whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
@@ -172,13 +175,24 @@ class Keys:
         if match is not None and (principal := self.by_id(match[1], secret)) is not None:
             self._used[match[1]] = time.time()
             return principal
-        if match is None and not self.needed:
+        if not self.needed and (match is None or match[1] in self._keys):  # also one that ended with `open`
             return _RATER if self._admin else _ADMIN
         raise Unauthorized(
             f"This rlproxy needs a key, and {'does not know this one' if secret else 'none came'}: send one as "
             "`Authorization: Bearer KEY` (an SDK's api_key) or `x-api-key: KEY`; `rlproxy keys create --role use "
             "--name NAME` makes one."
         )
+
+    def actor(self, principal: Principal, secret: str) -> str:
+        """Name who acts, for the audit log: the key that was handed out, else by what they are an admin. `secret` is
+        empty for a browser that has signed in."""
+        if principal.name is not None:
+            return principal.name
+        if self.is_local(secret):
+            return COMMAND_LINE
+        if self._admin and (not secret or hmac.compare_digest(secret.encode("utf-8", "surrogateescape"), self._admin)):
+            return "server.admin_key"
+        return COMMAND_LINE if self.needed else OWNER
 
     def is_local(self, secret: str) -> bool:
         """Tell whether this is the key of commands of this machine."""
@@ -236,6 +250,31 @@ class Keys:
                 "command."
             ) from error
         return self._keys[key.id]
+
+    async def open(self, actor: str) -> list[Key]:
+        """Revoke every key and ask for none from now on. Raises Conflict where keys are needed all the same;
+        StorageFailed where all stays as it was."""
+        assert self._store is not None
+        if not is_loopback(self._settings.host):
+            raise Conflict(f"rlproxy listens on {self._settings.host}, where others reach it, so it needs keys.")
+        if self._settings.api_key is not None:
+            raise Conflict(
+                "server.api_key is set, so a key is asked for all the same: take it out of the settings or the "
+                "environment (RLPROXY_SERVER__API_KEY) and start rlproxy anew."
+            )
+        try:
+            revoked = await self._store.keys.open(actor)
+        except StoreError as error:
+            raise StorageFailed(f"Keys are asked for as before: {error}") from error
+        for key in revoked:
+            self._keys[key.id] = key
+        self.needed = False
+        return revoked
+
+    @property
+    def fixed(self) -> list[str]:
+        """The settings that hold a key."""
+        return [f"server.{name}" for name in ("api_key", "admin_key") if getattr(self._settings, name) is not None]
 
     def _revocable(self, id_or_name: str) -> Key:
         """A key that holds, or whose end is not on disk yet. Raises NotFound."""

@@ -30,24 +30,24 @@ from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, Rules, least, rule
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
+from proxy.core.server_url import HOSTS_CACHED, is_loopback
 from proxy.core.sharing.shares import HOLDER, Holder
 from proxy.core.upstream import target_of
 from store.records import Role
 
 PRINCIPAL: Final = web.RequestKey("who", Principal)
 BUSY: Final = web.AppKey("busy", set[web.RequestHandler])  # connections with a request under way
+KEYS: Final = web.AppKey("keys", Keys)
 LOCAL: Final = web.AppKey("local", str)  # the key of this start, for commands of this machine
 _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the name of a header
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
-HOSTS_CACHED: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
 _RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
 # Models and rlproxy's own routes are shared out apart, so that no flood of the one kind keeps the other out.
 _SHARED_BY: Final[Mapping[str, str]] = {"passed": "models", "page": "control", "control": "control"}
 _OURS: Final = ("host", "content-length", "expect")
 _COOKIE: Final = "rl_"  # how those of the page begin, which a backend has no business with
-_LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
 
 HEADS: Final = 256  # heads that are remembered
 SHORT: Final = 4096  # bytes of a head that is
@@ -57,14 +57,6 @@ _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Principal | None]
 RefusalListener = Callable[[web.Request], None]
-
-
-@lru_cache(maxsize=HOSTS_CACHED)
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() in _LOCAL_NAMES
 
 
 def check_bind(settings: ServerSection, handed_out: bool = False) -> None:
@@ -382,6 +374,11 @@ def require_admin(request: web.Request) -> None:
 
 def principal_of(request: web.Request) -> Principal:
     return request[PRINCIPAL]
+
+
+def actor_of(request: web.Request) -> str:
+    """Name who acts, for the audit log."""
+    return request.app[KEYS].actor(request[PRINCIPAL], request[HEAD].key)
 
 
 def outgoing_headers(

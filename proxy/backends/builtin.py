@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainer.launch import BuiltinServer, Launcher, LaunchError
 
 log = structlog.get_logger()
 
+LOG_EVERY_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
@@ -43,7 +45,8 @@ class Builtin(VLLM):
         self._loaded: str | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
-        self._down_reason = "it is starting"
+        self._down_reason = "its process starts"
+        self._logged_phase, self._logged_s = "", 0.0
         self._on_restart: Callable[[], Awaitable[None]] | None = None
 
     @property
@@ -71,7 +74,7 @@ class Builtin(VLLM):
     def state(self) -> str:
         if self._up.is_set() and self._server:
             return f"builtin at {self._server.url}, process {self._server.pid}"
-        return f"builtin, down: {self._down_reason}"
+        return f"builtin, {'down' if self._loaded else 'starting'}: {self._down_reason}"
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
         """Raises Unsupported where the `train` extra is missing, BackendDown where the first start fails."""
@@ -92,7 +95,7 @@ class Builtin(VLLM):
         settings = self._all
         logs = settings.home / "logs"
         logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log.info("backend starts; the first time it has to get its model, a minute or more", log=str(logs))
+        log.info("backend starts", log=str(logs))
         weights = settings.train.weights
         files = await asyncio.to_thread(fingerprint, weights) if weights else None  # before they are read
         self._server = await self._launcher.start_server(
@@ -102,10 +105,18 @@ class Builtin(VLLM):
             key=self._key,
             trust_remote_code=weights in settings.train.trust_remote_code,
             log=logs / "backend.log",
+            tell=self._note_progress,
         )
         self._model, self._weights = self._server.model, self._server.weights
         self._loaded = files or await asyncio.to_thread(fingerprint, self._weights)
         log.info("backend up", url=self._server.url, model=self._server.model, weights=self._server.reason)
+
+    def _note_progress(self, line: str) -> None:
+        """For `state`, and now and then for the log."""
+        self._down_reason = line
+        if line.partition(",")[0] != self._logged_phase or time.monotonic() - self._logged_s > LOG_EVERY_S:
+            self._logged_phase, self._logged_s = line.partition(",")[0], time.monotonic()
+            log.info(line)
 
     async def _keep(self) -> None:
         """Restart the process whenever it ends; give its adapters back before anyone is let in."""

@@ -135,6 +135,16 @@ def _structlog_without_rich() -> None:
 
 
 @app.command()
+def stop(home: Home = None, as_json: AsJson = False) -> None:
+    """End the rlproxy of this home, as Ctrl-C does: answers under way may end first."""
+    from proxy.cli.service.stop import stop_proxy
+
+    settings = settings_of({"home": home})
+    pid = stop_proxy(settings)
+    show({"pid": pid}, as_json, f"rlproxy (process {pid}) has ended; `rlproxy serve` starts it again")
+
+
+@app.command()
 def doctor(
     home: Home = None,
     bundle: Annotated[
@@ -166,7 +176,10 @@ def doctor(
 # Agents
 
 Agent = Annotated[
-    str, typer.Argument(help="claude-code, codex, opencode, openclaw, aider, continue, open-webui, llm, or matrix.")
+    str,
+    typer.Argument(
+        help="claude-code, codex, opencode, openclaw, aider, continue, hermes, cursor, open-webui, llm, or matrix."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -175,12 +188,18 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def connect(
     agent: Agent,
     model: Annotated[str | None, typer.Option(help="The model's name; without it the proxy is asked.")] = None,
+    key: Annotated[str | None, typer.Option(help="The key that it shows; without it one is made if needed.")] = None,
+    panel: Annotated[
+        bool | None,
+        typer.Option("--panel/--no-panel", help="Open `watch` beside claude-code or codex.", show_default="as before"),
+    ] = None,
     user: Annotated[list[str] | None, typer.Option(help="Matrix: the user id of your agent; several times.")] = None,
     homeserver: Annotated[str | None, typer.Option(help="Matrix: where the homeserver answers.")] = None,
     dry_run: DryRun = False, yes: Yes = False, home: Home = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Point an agent's own settings here, and give it a /rl command."""
     from proxy.cli.agents import command
+    from proxy.cli.agents.agent_keys import CannotConnect, ConnectOptions
     from proxy.cli.http import NO_PROXY
     from proxy.client import Unreachable
 
@@ -191,8 +210,8 @@ def connect(
             reached = f"The homeserver reaches rlproxy, in {outcome['ms']:.0f} ms." if outcome["ms"] is not None else ""
             show(outcome, as_json, reached or outcome["note"])
             return
-        outcome = command.connect(settings, agent, model, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.CannotConnect as refused:
+        outcome = command.connect(settings, agent, ConnectOptions(model, key, dry_run, yes, as_json, panel))
+    except CannotConnect as refused:
         fail(str(refused))
     except Unreachable as error:
         fail(str(error), NO_PROXY)
@@ -211,10 +230,11 @@ def disconnect(
 ) -> None:
     """Take that back: the files as they were, to the byte where nobody changed them since."""
     from proxy.cli.agents import command
+    from proxy.cli.agents.agent_keys import CannotConnect
 
     try:
         outcome = command.disconnect(settings_of({"home": home}), agent, dry_run=dry_run, yes=yes, quiet=as_json)
-    except command.CannotConnect as refused:
+    except CannotConnect as refused:
         fail(str(refused))
     show(outcome, as_json, f"{agent} {'would be' if dry_run else 'is'} disconnected")
 

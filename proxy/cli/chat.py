@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import select
+import shutil
 import sys
 import termios
+import textwrap
 import tty
 import uuid
 from collections.abc import Iterator
@@ -36,13 +39,16 @@ Type a message and Enter. After an answer, these are a line of their own:
   /new      starts a new conversation
   /rl ...   a command of rlproxy, such as /rl undo; /rl help lists them
   /help     shows this
-Ctrl-C stops an answer, Ctrl-D ends the chat. A space before g, a or b sends the letter to the model."""
+Ctrl-C stops an answer, which can be rated, too; Ctrl-D ends the chat.
+A space before g, a or b sends the letter to the model; the same goes for /words."""
 SHORT: Final = "/help lists the keys, Ctrl-C stops an answer, Ctrl-D ends."
 RATE: Final = "g good, b bad, or write on"
+RATE_STOPPED: Final = "stopped, and not gone on from: g good, b bad, or write on"
 PICK: Final = "a or b is better, Enter: neither, or write on"
 REASON_PROMPT: Final = "why? (Enter: no reason) "
 NONE: Final = "there is no answer here to rate, so nothing was sent; put a space before it to send the letter"
 WORDS: Final = {"g": "good", "b": "bad"}
+COMMAND: Final = re.compile(r"/[A-Za-z][\w-]*(?=\s|$)")  # a path has a second slash
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 MARKS_ON, MARKS_OFF = "\x1b[?2004h", "\x1b[?2004l"  # of what is pasted
 BEGINS, ENDS = "\x1b[200~", "\x1b[201~"
@@ -53,6 +59,7 @@ class ChatAnswer(NamedTuple):
     id: str
     text: str
     version: str
+    is_stopped: bool = False
 
 
 class TypedLine(NamedTuple):
@@ -61,6 +68,7 @@ class TypedLine(NamedTuple):
     text: str
     is_pasted: bool = False
     letter: str = ""  # where that is all that was typed
+    command: str = ""  # the `/word` that it begins with
 
 
 class Chat:
@@ -116,6 +124,11 @@ class Chat:
                 return self._rate(WORDS[line.letter])
             elif PREFIX.match(line.text):
                 self._command(line.text)
+            elif line.command:
+                _dim(
+                    f"there is no {line.command} here, so nothing was sent; /help lists the commands, and a space "
+                    "before it sends it to the model"
+                )
             elif line.text:
                 self._turn(line.text)
         except (Refused, Unreachable) as error:
@@ -139,13 +152,22 @@ class Chat:
                 _dim(name, end=" ")
             # One of two is always bad: beside each other they say nothing of how a version is liked.
             answers.append(self._say(messages, version, "side" if len(order) > 1 else None))
+        if any(answer is None or answer.is_stopped for answer in answers):
+            self._stop(answers)
+            return
         self._answers = [answer for answer in answers if answer is not None]
-        if len(self._answers) < len(answers):
-            self._answers = []
-            return  # it was stopped: kept as far as it came, and not gone on from
         self._messages = [*messages, {"role": "assistant", "content": self._answers[0].text}]
         _discard_input()
         _dim(PICK if len(answers) > 1 else RATE)
+
+    def _stop(self, answers: list[ChatAnswer | None]) -> None:
+        """Keep an answer as far as it came: it may be rated, and is not gone on from. Of two there is nothing to
+        pick."""
+        _discard_input()
+        if len(answers) > 1 or answers[0] is None or not answers[0].text:
+            return
+        self._answers = [answers[0]]
+        _dim(RATE_STOPPED)
 
     def _rate(self, word: str) -> TypedLine | None:
         """Stored at once; a reason is added to it."""
@@ -158,7 +180,7 @@ class Chat:
         if word == "good":
             return None
         reason = _message(REASON_PROMPT)
-        if not reason.is_pasted and (PREFIX.match(reason.text) or reason.text in ("/new", "/help")):
+        if not reason.is_pasted and (PREFIX.match(reason.text) or reason.command):
             return reason
         if reason.text:
             self._feedback(answer, word, reason.text)
@@ -180,10 +202,11 @@ class Chat:
         return None
 
     def _say(self, messages: list[dict[str, str]], version: str, turn: str | None) -> ChatAnswer | None:
-        """Printed as it comes; None where it was stopped."""
+        """Printed as it comes; None where it was stopped before it had an id."""
         model = self._model if version == "live" else f"{self._model}@{version}"
         body = {"model": model, "messages": messages, "stream": True, **self._sampling}
         id, pieces, is_cut = "", list[str](), False
+        words = WrappedWords()
         events = self._client.events("/v1/chat/completions", body, turn, self._session)
         try:
             for event in events:
@@ -191,18 +214,19 @@ class Chat:
                 piece, finish_reason = _piece(event)
                 is_cut = is_cut or finish_reason == "length"
                 pieces.append(piece)
-                print(piece, end="", flush=True)
+                print(words.add(piece), end="", flush=True)
         except KeyboardInterrupt:
             _discard_input()
+            print(words.end(), end="")
             _dim(" (stopped)")
-            return None
+            return ChatAnswer(id, "".join(pieces), version, is_stopped=True) if id else None
         except (Refused, Unreachable):
             if pieces:
-                print()
+                print(words.end())
             raise
         finally:
             events.close()
-        print()
+        print(words.end())
         if is_cut:
             _dim("(cut at its length limit; --max-tokens sets it)")
         return ChatAnswer(id, "".join(pieces), version)
@@ -212,8 +236,61 @@ class Chat:
         self._client.ask("POST", "/v1/feedback", rating)
 
 
+def ask(client: HomeClient, model: str, question: str, *, as_json: bool) -> ChatAnswer:
+    """One question in a session of its own, printed as it is answered. Ends the command where it fails."""
+    from proxy.cli.failing import fail
+    from proxy.cli.http import INTERRUPTED
+
+    body = {"model": model, "messages": [{"role": "user", "content": question}], "stream": True}
+    id, pieces, words = "", list[str](), WrappedWords()
+    try:
+        for event in client.events("/v1/chat/completions", body, session=f"ask-{uuid.uuid4().hex[:8]}"):
+            id = str(event.get("id") or id)
+            pieces.append(_piece(event)[0])
+            if not as_json:
+                print(words.add(pieces[-1]) if sys.stdout.isatty() else pieces[-1], end="", flush=True)
+    except KeyboardInterrupt:
+        fail("stopped; the answer is kept as far as it came.", INTERRUPTED)
+    except (Refused, Unreachable) as error:
+        fail(str(error))
+    if not as_json:
+        print(words.end())
+    return ChatAnswer(id, "".join(pieces), model)
+
+
+class WrappedWords:
+    """Text as it comes, in lines that break between words: a word is held until it is whole."""
+
+    def __init__(self) -> None:
+        self._column = 0
+        self._word = ""
+
+    def add(self, piece: str) -> str:
+        """Return what can be printed by now."""
+        *finished, self._word = re.split(r"(?<=\s)", self._word + piece)
+        return "".join(map(self._place, finished))
+
+    def end(self) -> str:
+        """The last word."""
+        word, self._word = self._word, ""
+        return self._place(word)
+
+    def _place(self, word: str) -> str:
+        """With the line break that it needs; `word` ends with its space. A longer word than a line is left whole."""
+        from rich.cells import cell_len
+
+        room = shutil.get_terminal_size().columns
+        width = cell_len(word.rstrip())
+        breaks = "\n" if self._column and self._column + width > room and width <= room and word.strip() else ""
+        column = 0 if breaks else self._column
+        self._column = 0 if word.endswith("\n") else column + cell_len(word)
+        return breaks + word
+
+
 def _dim(text: str, end: str = "\n") -> None:
     """Print a line of rlproxy's, apart from those of the model."""
+    width = shutil.get_terminal_size().columns
+    text = "\n".join(textwrap.fill(line, width) if len(line) > width else line for line in text.split("\n"))
     print(f"{DIM}{escape_controls(text)}{PLAIN}", end=end, file=styled(sys.stdout), flush=True)
 
 
@@ -259,7 +336,9 @@ def _message(prompt: str) -> TypedLine:
     text = f"{line}\n{following_text}" if following_text else line
     is_pasted = bool(following_text) or BEGINS in text
     letter = text.lower() if len(text) == 1 and not is_pasted else ""
-    return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), is_pasted, letter)
+    command = COMMAND.match(text)
+    typed_command = command[0] if command and not is_pasted else ""
+    return TypedLine(text.replace(BEGINS, "").replace(ENDS, "").strip(), is_pasted, letter, typed_command)
 
 
 def _read_available(descriptor: int) -> str:

@@ -22,7 +22,7 @@ from proxy.cli.imports.command import import_
 from proxy.core.terminal import in_json
 
 data_app = typer.Typer()
-audit_app = typer.Typer(help="The audit log: who did what.", no_args_is_help=True, rich_markup_mode=None)
+audit_app = typer.Typer(help="The audit log: who did what.", rich_markup_mode=None)
 data_app.add_typer(audit_app, name="audit")
 
 
@@ -178,6 +178,29 @@ def restore(
             f"was made: {', '.join(f'{key.name} ({key.role}, {key.id})' for key in keys)}. End those that should not "
             "hold before you start rlproxy: `rlproxy keys revoke NAME`."
         )
+
+
+@audit_app.callback(invoke_without_command=True)
+def audit(context: typer.Context) -> None:
+    """Show the newest lines of the audit log."""
+    if context.invoked_subcommand is None:
+        audit_list()
+
+
+@audit_app.command("list")
+def audit_list(
+    number: Annotated[int, typer.Option("-n", "--number", min=1, max=1000, help="How many.")] = 20,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who did what, newest first: acts of admins, and what rlproxy did by itself."""
+    lines = client_of(home).call("GET", f"/rl/audit?limit={number}")["data"]
+    if as_json:
+        print_json(lines)
+        return
+    from proxy.cli.tables import show_audit
+
+    show_audit(lines)
 
 
 @audit_app.command("verify")

@@ -12,8 +12,8 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 SECTIONS: Final = {
-    "Set up": ("init", "serve", "connect", "disconnect", "service", "keys", "config", "doctor", "plan"),
-    "Rate": ("good", "bad", "undo", "answers", "watch", "chat"),
+    "Set up": ("init", "serve", "stop", "connect", "disconnect", "service", "keys", "config", "doctor", "plan"),
+    "Rate": ("good", "bad", "fix", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
         "report", "rollback", "promote", "reset",
@@ -30,25 +30,29 @@ EXIT_CODES: Final = (
 EXAMPLES: Final = {
     "init": ("init", "init --yes", "init --answers answers.toml --json"),
     "serve": ("serve", "serve --backend ollama --model llama3.2:3b --weights meta-llama/Llama-3.2-3B-Instruct"),
-    "connect": ("connect claude-code --dry-run", "connect codex --yes"),
+    "stop": ("stop",),
+    "connect": ("connect claude-code --dry-run", "connect codex --yes --panel"),
     "disconnect": ("disconnect codex",),
     "service install": ("service install --dry-run",),
     "service remove": ("service remove",),
     "service status": ("service status",),
     "service logs": ("service logs -f",),
-    "keys create": ("keys create --role use --name phone",),
+    "keys create": ("keys create --role rate --name phone", "keys create --name phone --role rate --agents"),
     "keys list": ("keys list --json",),
     "keys revoke": ("keys revoke phone",),
+    "keys off": ("keys off --yes",),
     "config show": ("config show", "config show --json"),
     "doctor": ("doctor", "doctor --bundle report.tar.gz"),
     "plan": (
         "plan", "plan Qwen/Qwen3-8B --gpu-gb 24 --server vllm", "plan config.json --gpu-gb 80 --ratings 64 --json",
     ),
-    "good": ("good", "good --session trip"),
+    "good": ("good", "good --stars 4", "good --session trip"),
     "bad": ("bad too long, use bullets", "bad --id rl-3ha20msqjac77bj925bkhklo"),
+    "fix": ("fix The capital of France is Paris.", "fix"),
     "undo": ("undo", "undo --rater ann"),
     "answers": ("answers", "answers -n 50 --unrated --json"),
     "watch": ("watch", "watch --session trip"),
+    "ask": ("ask why is the sky blue", "ask --version base why is the sky blue"),
     "chat": ("chat", "chat --vs v3"),
     "status": ("status", "status --watch", "status --json"),
     "train": ("train", "train --tune"),
@@ -79,6 +83,7 @@ EXAMPLES: Final = {
     "restore": ("restore rlproxy-backup.db",),
     "encrypt": ("encrypt --key keyring",),
     "decrypt": ("decrypt",),
+    "audit list": ("audit list -n 50", "audit"),
     "audit verify": ("audit verify", "audit verify --expect 9f2c"),
 }  # fmt: skip
 # Where they are not simply the general ones.

@@ -1,4 +1,6 @@
-"""The CLI's side of HTTP: one short request to the proxy of a home, with its address and its key.
+"""The CLI's side of HTTP: one request to the proxy of a home, with its address and its key.
+
+A request has a time limit, except an act that waits for a model (`act`): it takes as long as the proxy works.
 
 Not here: how a request is sent, and the errors (proxy.client).
 """
@@ -7,7 +9,10 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Generator, Iterator, Mapping
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -16,7 +21,10 @@ from proxy.cli.failing import fail
 from proxy.client import Refused, Unreachable, send, why_not
 
 PIECE: Final = 65536
-TIMEOUT_S: Final = 180.0  # a rollback may have to load an adapter
+TIMEOUT_S: Final = 180.0
+FIRST_LINE_S: Final = 3.0  # of an act: until it says why it waits
+NEXT_LINE_S: Final = 10.0
+INTERRUPTED: Final = 130  # as a shell reports Ctrl-C
 NO_PROXY: Final = 3
 ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this home
 
@@ -36,9 +44,51 @@ class HomeClient:
         with self._or_fail():
             return self.ask(method, path, body)
 
+    def act(self, path: str, describe: Callable[[Any], str]) -> Any:
+        """Do `call` with POST, for as long as it takes. `describe`: what the proxy is doing, by its `/rl/status`. Ends
+        the command where the proxy is gone, or says nothing for TIMEOUT_S."""
+        outcome: list[Any] = []
+        request = threading.Thread(target=lambda: outcome.append(self._attempt(path)), daemon=True)
+        request.start()
+        start = last_status = time.monotonic()
+        try:
+            request.join(FIRST_LINE_S)
+            while request.is_alive():
+                try:
+                    line = describe(self.ask("GET", "/rl/status"))
+                    last_status = time.monotonic()
+                except (Refused, Unreachable) as error:
+                    if time.monotonic() - last_status > TIMEOUT_S:
+                        fail(str(error), NO_PROXY)
+                    line = "the proxy is busy"
+                if request.is_alive():
+                    seconds = time.monotonic() - start
+                    print(f"still waiting, {seconds:.0f} s: {line}", file=sys.stderr, flush=True)
+                request.join(NEXT_LINE_S)
+        except KeyboardInterrupt:
+            fail("the proxy goes on with it; `rlproxy status` shows what comes of it.", INTERRUPTED)
+        with self._or_fail():
+            if isinstance(outcome[0], Exception):
+                raise outcome[0]
+            return outcome[0]
+
+    def _attempt(self, path: str) -> Any:
+        try:
+            return self._load(self._read(self._send("POST", path, None, timeout_s=None)))
+        except (Refused, Unreachable) as error:
+            return error
+
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The JSON answer. Raises Refused, Unreachable."""
         return self._load(self._read(self._send(method, path, body)))
+
+    def opens(self, key: str) -> bool:
+        """Tell whether another key gets in. Raises Unreachable."""
+        try:
+            with self._send("GET", "/rl/status", None, {"authorization": f"Bearer {key}"}):
+                return True
+        except Refused:
+            return False
 
     def post_lines(self, path: str, lines: bytes) -> Any:
         """Do `call` with JSON lines."""
@@ -79,12 +129,22 @@ class HomeClient:
             fail(str(error), NO_PROXY)
 
     def _send(
-        self, method: str, path: str, body: Any, extra_headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        extra_headers: Mapping[str, str] | None = None,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> http.client.HTTPResponse:
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
         try:
-            response = send(self.url, method, path, body, {**self._headers, **(extra_headers or {})}, TIMEOUT_S)
+            response = send(self.url, method, path, body, {**self._headers, **(extra_headers or {})}, timeout_s)
+        except TimeoutError as error:
+            raise Unreachable(
+                f"the rlproxy at {self.url} did not answer within {TIMEOUT_S:g} s: its machine is very busy, or it is "
+                "stopped. It may still do what was asked; look with `rlproxy status`."
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(
                 f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from threading import Timer
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,11 +14,7 @@ from proxy.cli.forget import cancel
 
 learn_app = typer.Typer()
 
-SLOW_S: Final = 3.0
-WAITING: Final = (
-    "still waiting: before the first run rlproxy compares the served model with the weights that train; a minute, or "
-    "several on a busy machine"
-)
+COMPARING: Final = "a minute, or several on a busy machine; a run starts after that, also if you end this command"
 
 
 @learn_app.command()
@@ -47,20 +42,14 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Start a run now, however few ratings there are."""
-    slow = Timer(SLOW_S, lambda: print(WAITING, file=sys.stderr, flush=True))
-    slow.daemon = True
-    slow.start()
-    try:
-        if not tune and not follow:
-            _act(home, as_json, "/rl/train", _describe_start)
-            return
-        from proxy.cli import sweep
+    if not tune and not follow:
+        _act(home, as_json, "/rl/train", _describe_start, _describe_comparison)
+        return
+    from proxy.cli import sweep
 
-        client = client_of(home)
-        newest = sweep.newest_run(client)
-        started = client.call("POST", "/rl/train?tune" if tune else "/rl/train")
-    finally:
-        slow.cancel()
+    client = client_of(home)
+    newest = sweep.newest_run(client)
+    started = client.act("/rl/train?tune" if tune else "/rl/train", _describe_comparison)
     if tune:
         sweep.follow(client, newest, started["why"], as_json=as_json)
     else:
@@ -89,7 +78,7 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Back to the version that was live before, at once."""
-    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _describe_live)
+    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _describe_live, _describe_load)
 
 
 @learn_app.command()
@@ -99,18 +88,36 @@ def promote(
     """Make any version live."""
     from urllib.parse import quote
 
-    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _describe_live)
+    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _describe_live, _describe_load)
 
 
 @learn_app.command()
 def reset(home: Home = None, as_json: AsJson = False) -> None:
     """Start over from the base model; nothing is deleted, `promote` brings a version back."""
-    _act(home, as_json, "/rl/reset", lambda _: "the base model answers, and the next run starts from it")
+    _act(
+        home, as_json, "/rl/reset", lambda _: "the base model answers, and the next run starts from it", _describe_load
+    )
 
 
-def _act(home: Path | None, as_json: bool, path: str, say: Any) -> None:
-    answer = client_of(home).call("POST", path)
+def _act(
+    home: Path | None,
+    as_json: bool,
+    path: str,
+    say: Callable[[Any], str],
+    describe: Callable[[Any], str] = lambda status: f"training {status['training']['line']}",
+) -> None:
+    answer = client_of(home).act(path, describe)
     show(answer, as_json, say(answer))
+
+
+def _describe_comparison(status: dict[str, Any]) -> str:
+    return f"{status['match']['line']} ({COMPARING})"
+
+
+def _describe_load(status: dict[str, Any]) -> str:
+    from proxy.core.version_names import version_in_words
+
+    return f"the version is loaded and tried before it goes live; until then {version_in_words(status['live'])} answers"
 
 
 def _describe_start(answer: dict[str, Any]) -> str:

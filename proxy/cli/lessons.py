@@ -9,11 +9,16 @@ import typer
 
 from proxy.cli.common import AsJson, Home, client_of, print_json, show
 
-lessons_app = typer.Typer(
-    help="Comments that act at once, in later prompts on their topic.", no_args_is_help=True, rich_markup_mode=None
-)
+lessons_app = typer.Typer(help="Comments that act at once, in later prompts on their topic.", rich_markup_mode=None)
 
-Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons list` shows it.")]
+Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons` shows it.")]
+
+
+@lessons_app.callback(invoke_without_command=True)
+def lessons(context: typer.Context) -> None:
+    """Show all lessons, newest first."""
+    if context.invoked_subcommand is None:
+        list_lessons()
 
 
 @lessons_app.command("list")

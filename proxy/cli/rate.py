@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json, progress_line, show
+from proxy.cli.common import AsJson, Home, client_of, print_json, progress_line, settings_of, show
 from proxy.cli.failing import fail
+
+if TYPE_CHECKING:
+    from proxy.cli.http import HomeClient
 
 rate_app = typer.Typer()
 
@@ -17,16 +20,17 @@ Rater = Annotated[str | None, typer.Option(help="Who rates.", show_default="owne
 Session = Annotated[str | None, typer.Option(help="The last main turn of this session.")]
 Comment = Annotated[list[str] | None, typer.Argument(help="Why; it is kept and shown.")]
 WhatIsWrong = Annotated[list[str] | None, typer.Argument(help="Why; it trains too.")]
+Stars = Annotated[int | None, typer.Option(min=1, max=5, help="1 to 5 instead of good; five is best.")]
 Completion = Annotated[str, typer.Option("--id", help="The completion; without it the last main turn.")]
 
 
 @rate_app.command()
 def good(
-    comment: Comment = None, id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None,
-    as_json: AsJson = False,
+    comment: Comment = None, stars: Stars = None, id: Completion = "", session: Session = None, rater: Rater = None,
+    home: Home = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Rate an answer good."""
-    _rate("good", comment, id, session, rater, home, as_json)
+    """Rate an answer good, or with stars."""
+    _rate(f"{stars}/5" if stars else "good", comment, AnswerChoice(id, session, rater), home, as_json)
 
 
 @rate_app.command()
@@ -35,34 +39,82 @@ def bad(
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Rate an answer bad."""
-    _rate("bad", comment, id, session, rater, home, as_json)
+    _rate("bad", comment, AnswerChoice(id, session, rater), home, as_json)
 
 
-def _rate(
-    word: str,
-    comment: list[str] | None,
-    id: str,
-    session: str | None,
-    rater: str | None,
-    home: Path | None,
-    as_json: bool,
-) -> None:
+@rate_app.command()
+def fix(
+    text: Annotated[list[str] | None, typer.Argument(help="The better answer; without it your editor opens.")] = None,
+    id: Completion = "", session: Session = None, rater: Rater = None, home: Home = None, as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Say what the answer should have been; `-` reads it from a pipe."""
+    client = client_of(home)
+    answer = _find_answer(client, id, session)
+    correction = " ".join(text or ())
+    if correction == "-":
+        correction = sys.stdin.read()
+    elif not correction:
+        correction = _edit(answer)
+    body = {"completion_id": answer["id"], "rating": "bad", "correction": correction, "rater": rater, "source": "cli"}
+    rating = client.call("POST", "/v1/feedback", body)
+    if as_json:
+        print_json(rating)
+        return
+    print(f"corrected: {_name_answer(rating)}; it trains towards your words")
+    print(progress_line(client.call("GET", "/rl/status")))
+
+
+def _find_answer(client: HomeClient, id: str, session: str | None) -> dict[str, Any]:
+    """The one that is meant: its id is kept, so that what a person edits is what they correct."""
+    from urllib.parse import quote, urlencode
+
+    if id:
+        return dict(client.call("GET", f"/rl/completions/{quote(id, safe='')}"))
+    query = urlencode({"limit": 50, "turn": "main", **({"session": session} if session else {})})
+    ended = [row for row in client.call("GET", f"/rl/completions?{query}")["data"] if row["status"] == "done"]
+    if not ended:
+        fail("there is no finished answer to correct; `rlproxy answers` lists them.")
+    return dict(ended[0])
+
+
+def _edit(answer: dict[str, Any]) -> str:
+    from proxy.cli.watch import edited
+    from proxy.client import Refused
+
+    if not sys.stdin.isatty():
+        fail("say the better answer: `rlproxy fix BETTER TEXT`, or `rlproxy fix -` with it in a pipe.", 2)
+    try:
+        correction = edited(answer["text"] or "")
+    except Refused as refused:
+        fail(str(refused))
+    if correction is None:
+        fail("nothing was changed, so nothing was sent.")
+    return correction
+
+
+class AnswerChoice(NamedTuple):
+    """The answer that a command is about, and who rates it."""
+
+    id: str
+    session: str | None
+    rater: str | None
+
+
+def _rate(rating: str, comment: list[str] | None, choice: AnswerChoice, home: Path | None, as_json: bool) -> None:
     body: dict[str, Any] = {
-        "rating": word,
-        "comment": " ".join(comment or ()) or None,
-        "rater": rater,
-        "source": "cli",
-    }
-    if session and not id:
-        body["session"] = session
+        "rating": rating, "comment": " ".join(comment or ()) or None, "rater": choice.rater, "source": "cli",
+    }  # fmt: skip
+    if choice.session and not choice.id:
+        body["session"] = choice.session
     else:
-        body["completion_id"] = id or "last"
+        body["completion_id"] = choice.id or "last"
     client = client_of(home)
     answer = client.call("POST", "/v1/feedback", body)
     if as_json:
         print_json(answer)
     else:
         note = ", as before" if answer["duplicate"] else "; replaces your earlier rating" if answer["replaced"] else ""
+        word = f"{rating[0]} of 5" if rating.endswith("/5") else rating
         print(f"rated {word}: {_name_answer(answer)}{note}")
         print(progress_line(client.call("GET", "/rl/status")))
 
@@ -119,19 +171,50 @@ def answers(
 def watch(
     session: Annotated[str | None, typer.Option(help="Answers of this session alone.")] = None,
     rater: Rater = None,
+    opens_below: Annotated[
+        bool, typer.Option("--open", help="Open it below, in tmux, unless it is open; for an agent's hook.")
+    ] = False,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Rate each finished answer with one key, in a split of your terminal."""
     from proxy.cli import watch as panel
 
+    if opens_below:
+        print(panel.open_below(settings_of({"home": home})), file=sys.stderr)
+        return
     client = client_of(home)
     if as_json:
         panel.print_each(client, session, rater, lambda answer: print_json(answer, indent=None))
     elif not sys.stdin.isatty() or not sys.stdout.isatty():
         fail("watch draws on a terminal; with --json it prints each finished answer as a line.", 2)
     else:
-        panel.Panel(client, session, rater).run()
+        with panel.single_panel(settings_of({"home": home}).home):
+            panel.Panel(client, session, rater).run()
+
+
+@rate_app.command()
+def ask(
+    question: Annotated[list[str], typer.Argument(help="The question; `-` reads it from a pipe.")],
+    version: Annotated[str | None, typer.Option("--version", help="v3 or base.", show_default="the live one")] = None,
+    model: Annotated[str | None, typer.Option(help="Of a backend with many; without it the proxy's own.")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask one question; the answer is captured, and `rlproxy good` or `bad` rates it."""
+    from proxy.cli.chat import ask as ask_question
+
+    text = sys.stdin.read() if question == ["-"] else " ".join(question)
+    client = client_of(home)
+    name = model or client.call("GET", "/rl/status")["model"]
+    if not name:
+        fail("this backend has many models; say which one with --model.", 2)
+    pin = _existing_version(client, version)
+    answer = ask_question(client, name if pin in (None, "live") else f"{name}@{pin}", text, as_json=as_json)
+    if as_json:
+        print_json({"id": answer.id, "answer": answer.text})
+    else:
+        print(f"rate it with `rlproxy good` or `rlproxy bad` ({answer.id})", file=sys.stderr)
 
 
 @rate_app.command()
@@ -166,4 +249,16 @@ def chat(
         for key in options
         if (value := options[key] if options[key] is not None else usual.get(key)) is not None
     }
-    Chat(client, name, version, vs, system, sampling).run()
+    versions = [_existing_version(client, pin) for pin in (version, vs)]
+    Chat(client, name, versions[0], versions[1], system, sampling).run()
+
+
+def _existing_version(client: HomeClient, version: str | None) -> str | None:
+    """Its name as a model has it, `v3` or `base`. Ends the command where there is none."""
+    if version in (None, "base", "live"):
+        return version
+    rows = client.call("GET", "/rl/adapters")["data"]
+    if version.removeprefix("v") not in {str(row["version"]) for row in rows}:
+        names = ", ".join(["base", *(f"v{row['version']}" for row in rows)])
+        fail(f"there is no version {version}; there is {names}.", 2)
+    return f"v{version.removeprefix('v')}"

@@ -205,13 +205,24 @@ def show_settings(rows: Iterable[Row]) -> None:
 
 def show_keys(keys: list[dict[str, Any]]) -> None:
     if not keys:
-        print("There are no keys; on loopback none is needed.")
+        print("No key was ever handed out.")
         return
     table = _table("key", "name", "role", "made", "last used", "")
     for key in keys:
         used = format_time(key["last_used"]) if key["last_used"] else "never"
         ended = Text(f"revoked {format_time(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
         table.add_row(key["id"], key["name"], key["role"], format_time(key["created_at"]), used, ended)
+    console().print(table)
+
+
+def show_audit(lines: list[dict[str, Any]]) -> None:
+    if not lines:
+        print("Nobody has changed anything yet.")
+        return
+    table = _table("time", "actor", "act", "detail")
+    for line in lines:
+        detail = ", ".join(f"{name} {value}" for name, value in line["detail"].items())
+        table.add_row(format_time(line["created_at"]), line["actor"], line["act"], detail)
     console().print(table)
 
 

@@ -7,9 +7,11 @@ Side turns never come here. It is a client like any other: it looks each second,
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +19,8 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -25,6 +28,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from config.settings import Settings
 from proxy.cli.answers import ago, rated_as, text_of
 from proxy.cli.common import progress_line, some
 from proxy.cli.http import HomeClient
@@ -36,6 +40,8 @@ EVERY_S: Final = 1.0
 STATUS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 0.3  # after a new answer is shown: a key that was meant for the one before
 AT_ONCE: Final = 50  # answers looked at each time
+LOCK: Final = "watch.lock"
+PANEL_ROWS: Final = 14
 KEYS: Final = "1 good  2 bad  3 skip  c comment  f fix  u undo  ←→ others  q quit"
 ARROWS: Final = {b"\x1b[D": "left", b"\x1b[C": "right", b"\x1bOD": "left", b"\x1bOC": "right"}
 
@@ -310,6 +316,47 @@ def _read_key(timeout_s: float) -> str:
     if raw in ARROWS:
         return ARROWS[raw]
     return raw.decode("utf-8", "replace").lower() if len(raw) == 1 else ""
+
+
+@contextmanager
+def single_panel(home: Path) -> Iterator[None]:
+    """Let `open_below` see that a panel of this home is open."""
+    if not home.is_dir():  # that of another machine
+        yield
+        return
+    with open(home / LOCK, "w", encoding="ascii") as lock:
+        with suppress(OSError):  # another one is open, too
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def open_below(settings: Settings) -> str:
+    """Open the panel in tmux below the pane that this runs in, unless one is open. Returns what was done, in words."""
+    pane = os.environ.get("TMUX_PANE")
+    if not os.environ.get("TMUX") or pane is None:
+        return "no tmux is here, so no panel was opened; run `rlproxy watch` in another terminal"
+    if _is_open(settings.home):
+        return "the panel is open already"
+    command = [*_program(), "watch", "--home", str(settings.home)]
+    split = ["tmux", "split-window", "-d", "-v", "-l", str(PANEL_ROWS), "-t", pane, shlex.join(command)]
+    outcome = subprocess.run(split, capture_output=True, text=True)
+    return outcome.stderr.strip() or "the panel is open below"
+
+
+def _is_open(home: Path) -> bool:
+    try:
+        with open(home / LOCK, encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _program() -> list[str]:
+    program = shutil.which("rlproxy")
+    return [program] if program else [sys.executable, "-m", "proxy.cli"]
 
 
 def print_each(client: HomeClient, session: str | None, rater: str | None, emit: Any) -> None:

@@ -7,10 +7,22 @@ addresses are refused belongs to `config.sections`.
 
 from __future__ import annotations
 
+import ipaddress
+from functools import lru_cache
 from typing import Final
 
+HOSTS_CACHED: Final = 64  # hosts whose reading is remembered: nearly all requests name the same
+_LOCAL_NAMES: Final = ("localhost", "ip6-localhost")
 _API: Final = "/v1"
 _ROUTES: Final = ("/chat/completions", "/completions", "/responses", "/messages", "/models")
+
+
+@lru_cache(maxsize=HOSTS_CACHED)
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() in _LOCAL_NAMES
 
 
 def base_url(written: str, *, is_root: bool = False) -> str:

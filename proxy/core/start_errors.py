@@ -47,11 +47,17 @@ class Listening:
             self.close()
             raise CannotStart(_why_not(host, port, error)) from error
 
-    async def begin(self, runner: web.AppRunner) -> None:
-        """From now on, who connects is answered. Raises CannotStart."""
+    @property
+    def url(self) -> str:
+        host, port = self._sockets[0].getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def begin(self, runner: web.BaseRunner, *, lend: bool = False) -> None:
+        """From now on, who connects is answered. `lend`: another one begins later, on the same sockets. Raises
+        CannotStart."""
         try:
             for bound in self._sockets:
-                await web.SockSite(runner, bound).start()
+                await web.SockSite(runner, bound.dup() if lend else bound).start()
         except OSError as error:
             raise CannotStart(_why_not(self._host, self._port, error)) from error
 

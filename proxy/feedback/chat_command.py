@@ -145,7 +145,11 @@ class ChatCommands:
 
         command = parse(command_of(messages[-1], context.agent) or "")
         try:
-            return f"rlproxy: {await self.do(command, find_target, role=context.role, unlisted=context.unlisted)}"
+            actor = context.scope.principal.name or context.identity.user or OWNER
+            text = await self.do(
+                command, find_target, role=context.role, actor=f"{actor} (chat)", unlisted=context.unlisted
+            )
+            return f"rlproxy: {text}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
 
@@ -155,12 +159,13 @@ class ChatCommands:
         find_target: FindTarget,
         *,
         role: str,
+        actor: str,
         source: str = "chat",
         event_id: str | None = None,
         unlisted: Sequence[str] = (),
     ) -> str:
-        """Do it and say so. `find_target` is asked for what a command is about where it is about something. Raises
-        ProxyError."""
+        """Do it and say so. `actor`: for the audit log. `find_target` is asked for what a command is about where it is
+        about something. Raises ProxyError."""
         if command.verb == "status":
             # Texts stay on this machine: none goes to a chat platform, nor to who may not read others' answers.
             return await self._status.text(with_text=source == "chat" and role != "use")
@@ -174,7 +179,7 @@ class ChatCommands:
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
         if act:
-            return (await self._acts.do(command.verb, "chat")).text
+            return (await self._acts.do(command.verb, actor)).text
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":

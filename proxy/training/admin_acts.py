@@ -5,18 +5,26 @@ Owns what each act does and the sentence that tells of it. Not here: who is an a
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NamedTuple
+import asyncio
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from proxy.core.errors import NotFound
+from proxy.core.errors import NotFound, ProxyError, StorageFailed
+from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_in_words
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import LiveVersion
+from store.errors import StoreError
 from store.records import BASE, Pointer
+from store.store import Store
+
+log = structlog.get_logger()
 
 ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
+CHANGES_POINTER: Final = frozenset({"rollback", "promote"})  # which has a line of its own in the audit log
 IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
 
 
@@ -51,13 +59,39 @@ class ActResult(NamedTuple):
 
 
 class AdminActs:
-    def __init__(self, learner: RunSupervisor, live_version: LiveVersion) -> None:
+    def __init__(self, store: Store, learner: RunSupervisor, live_version: LiveVersion, tasks: Tasks) -> None:
+        self._store = store
         self._learner = learner
         self._live_version = live_version
+        self._tasks = tasks
 
     async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActResult:
-        """`version`: for `promote`, and where a rollback is to go. `tune`: for `train`. Raises ProxyError, NotFound for
-        another act."""
+        """Act to the end, also where the client hangs up first. `version`: for `promote`, and where a rollback is to
+        go. `tune`: for `train`. Raises ProxyError, NotFound for another act."""
+        task = self._tasks.spawn(f"act-{act}", self._outcome(act, actor, version, tune))
+        try:
+            outcome: ActResult | ProxyError = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_outcome)
+            raise
+        if isinstance(outcome, ProxyError):
+            raise outcome
+        return outcome
+
+    async def _outcome(self, act: str, actor: str, version: int | None, tune: bool) -> ActResult | ProxyError:
+        """A refusal is for the client; the task itself did what it should."""
+        try:
+            result = await self._act(act, actor, version, tune)
+        except ProxyError as error:
+            return error
+        if act not in CHANGES_POINTER:
+            try:
+                await self._store.meta.audit(actor, act, _detail(result, tune))
+            except StoreError as error:
+                return StorageFailed(f"It is done ({result.text}), but not in the audit log: {error}")
+        return result
+
+    async def _act(self, act: str, actor: str, version: int | None, tune: bool) -> ActResult:
         match act:
             case "train":
                 reason = (await self._learner.train(tune=tune)).reason
@@ -84,6 +118,22 @@ class AdminActs:
                 text = "the base model answers, and the next run starts from it; nothing is deleted."
                 return ActResult(text, Reset(live=BASE, baseline=0.0))
         raise NotFound(f"There is no act {act}.")
+
+
+def _detail(result: ActResult, tune: bool) -> dict[str, Any]:
+    detail: dict[str, Any] = {name: value for name, value in result.body.items() if name in ("why", "cancelled")}
+    return detail | ({"tune": True} if tune else {})
+
+
+def _log_outcome(task: asyncio.Task[ActResult | ProxyError]) -> None:
+    """Log an act whose client has hung up: nobody else is told."""
+    if task.cancelled() or task.exception() is not None:
+        return  # the tasks log that themselves
+    outcome = task.result()
+    if isinstance(outcome, ProxyError):
+        log.warning("an act was refused after its client had hung up", act=task.get_name(), reason=outcome.message)
+    else:
+        log.info("an act was done after its client had hung up", act=task.get_name(), outcome=outcome.text)
 
 
 def _live(pointer: Pointer, how: str) -> ActResult:

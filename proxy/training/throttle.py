@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from config.sections import BackendSection
-from proxy.access.security import is_loopback
+from proxy.core.server_url import is_loopback
 
 RECHECK_S: Final = 1.0  # for a run that has just started, meanwhile
 

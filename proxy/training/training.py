@@ -64,7 +64,7 @@ class Training:
         self.supervisor = RunSupervisor(
             services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning
         )
-        self.acts = AdminActs(self.supervisor, self.live_version)
+        self.acts = AdminActs(store, self.supervisor, self.live_version, services.tasks)
         # what people say next is evidence, too
         sources = SignalSources(
             Follower(store, services.screen),

@@ -74,6 +74,7 @@ class WeightsCheck:
         self._asking = asyncio.Lock()
         self._down: str | None = None  # why the server could not be asked
         self.verdict: WeightsVerdict | None = None
+        self._comparison_start: float | None = None  # of the one under way, by the monotonic clock
 
     @property
     def of(self) -> dict[str, Any] | None:
@@ -103,6 +104,9 @@ class WeightsCheck:
         """For `status`."""
         if not self._backend.capabilities.adapters:
             return _unasked("no version goes into this backend, so its model may be another one")
+        if self._comparison_start is not None:
+            seconds = time.monotonic() - self._comparison_start
+            return _unasked(f"the served model is compared with the weights, {seconds:.0f} s by now")
         if self.verdict is None:
             line = self.no or "not known yet: the served model is compared with the weights after the first answers"
             if not (self._settings.train.weights or self._backend.weights):
@@ -156,12 +160,15 @@ class WeightsCheck:
     async def _compare(self, of: dict[str, Any], description: ModelDescription, weights: str, scored: bool) -> None:
         log.info("comparing the served model with the weights", weights=weights, prompts_alone=not scored)
         keep = True
+        self._comparison_start = time.monotonic()
         try:
             answers = [await self._answer(chat, TOKENS if scored else 1) for chat in CHATS]
             verdict = compare(description, answers, await self._look(weights, answers, scored), scored=scored)
         except (BackendBroke, LaunchError) as error:
             verdict = WeightsVerdict("unknown", f"could not be checked: {error}", scored=scored)
             keep = False  # asked again after a restart
+        finally:
+            self._comparison_start = None
         self._of, self.verdict = of, verdict
         if keep:
             await self._store.meta.set(META, {"of": of, "verdict": verdict._asdict()})

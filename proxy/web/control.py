@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from dataclasses import asdict
+from typing import Any, cast
 
 import orjson
 from aiohttp import web
 
 from proxy.access.pace import PacedStream
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core import sse
 from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.json_response import json_response
@@ -29,6 +30,8 @@ from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,
     AdaptersBody,
+    AuditBody,
+    AuditLine,
     CompletionBody,
     CompletionsBody,
     Ok,
@@ -166,6 +169,12 @@ class Control:
             raise NotFound(f"There is no run {run_id}.", param="id")
         return json_response(await account(self._store, run))
 
+    async def audit(self, request: web.Request) -> web.Response:
+        """Newest first; `before` is the `seq` to go on from."""
+        limit, before_seq = number(request, "limit", PAGE, 1, 1000), number(request, "before", None, 1, 2**62)
+        lines = await self._store.meta.audit_log(limit, before_seq)
+        return json_response(AuditBody(data=[_audit_json(line) for line in lines]))
+
     async def export(self, request: web.Request) -> web.StreamResponse:
         only = Filter(
             rated=flag(request, "rated"),
@@ -176,6 +185,8 @@ class Control:
             since=number(request, "since", None, 0, 2**40),
             until=number(request, "until", None, 0, 2**40),
         )
+        filters = {name: value for name, value in asdict(only).items() if value not in (None, False)}
+        await self._store.meta.audit(actor_of(request), "export", filters)
         response = PacedStream(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
         async for row in self._store.transfer.export(only):
@@ -195,10 +206,20 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            result = await self._acts.do(act, "admin", version, tune=act == "train" and flag(request, "tune"))
+            result = await self._acts.do(act, actor_of(request), version, tune=act == "train" and flag(request, "tune"))
             return json_response(result.body, status=result.status)
 
         return handle
+
+
+def _audit_json(line: dict[str, Any]) -> AuditLine:
+    return {
+        "seq": line["seq"],
+        "created_at": line["at"],
+        "actor": line["actor"],
+        "act": line["act"],
+        "detail": line["detail"],
+    }
 
 
 def _version_to_promote(request: web.Request) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, get_args
 import structlog
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import unwrap_id
@@ -140,7 +140,7 @@ class Forgetter:
         forget_request = ForgetRequest(kind, name, retrain=_flag(body, "retrain"), purge=_flag(body, "purge_backups"))
         if _flag(body, "dry_run"):
             return json_response(as_json(await self.look(kind, name), forgotten=False))
-        return json_response(as_json(await self.forget(forget_request, "admin"), forgotten=True))
+        return json_response(as_json(await self.forget(forget_request, actor_of(request)), forgotten=True))
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

@@ -68,7 +68,7 @@ class Handlers:
         # people look, and decide
         self.control = Control(services, training, status, is_still_allowed)
         self.keys = KeyRoutes(services.keys)
-        self.judge = JudgeRoutes(training.judging, parts.episodes.rewarding)
+        self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.lessons = LessonRoutes(store, parts.lessons)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(

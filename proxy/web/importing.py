@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import orjson
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.core.errors import BadRequest
@@ -65,7 +65,7 @@ class ImportRoutes:
         rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
         result = await self._store.transfer.take(rows)
         if result.stored:
-            await self._store.meta.audit("admin", "import", {**result._asdict(), "refused": len(refusals)})
+            await self._store.meta.audit(actor_of(request), "import", {**result._asdict(), "refused": len(refusals)})
         return json_response(
             ImportedBody(
                 stored=result.stored,

@@ -9,18 +9,20 @@ from typing import Final
 
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import BadRequest
 from proxy.core.json_response import json_object, json_response
 from proxy.feedback.reward_function import RewardFunction
 from proxy.signals.bodies import Rescored
 from proxy.signals.judging import JudgingLoop
+from store.store import Store
 
 LATEST: Final = 2**40
 
 
 class JudgeRoutes:
-    def __init__(self, judging: JudgingLoop, rewarding: RewardFunction) -> None:
+    def __init__(self, store: Store, judging: JudgingLoop, rewarding: RewardFunction) -> None:
+        self._store = store
         self._judging = judging
         self._rewarding = rewarding
 
@@ -30,7 +32,7 @@ class JudgeRoutes:
     async def accept(self, request: web.Request) -> web.Response:
         """Accept, as an admin, what leaves this machine; for this address alone."""
         require_admin(request)
-        await self._judging.accept("admin")
+        await self._judging.accept(actor_of(request))
         return await self._answer()
 
     async def rescore(self, request: web.Request) -> web.Response:
@@ -43,6 +45,7 @@ class JudgeRoutes:
         if not isinstance(episodes, bool):
             raise BadRequest("`episodes` must be true or false.", param="episodes")
         remaining = await (self._rewarding.rescore(since) if episodes else self._judging.rescore(since))
+        await self._store.meta.audit(actor_of(request), "rescore", {"since": since, "episodes": episodes})
         return json_response(Rescored(left=remaining))
 
     async def _answer(self) -> web.Response:

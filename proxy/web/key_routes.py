@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.access.keys import Keys, as_json
-from proxy.access.security import principal_of, require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.json_response import json_object, json_response
 from proxy.web.openapi.responses import KeysBody, NewKey
 
@@ -20,20 +20,25 @@ class KeyRoutes:
 
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
-        return json_response(KeysBody(data=self._keys.list()), headers=NO_STORE)
+        return self._listing()
+
+    def _listing(self) -> web.Response:
+        body = KeysBody(data=self._keys.list(), needed=self._keys.needed, fixed=self._keys.fixed)
+        return json_response(body, headers=NO_STORE)
+
+    async def open(self, request: web.Request) -> web.Response:
+        require_admin(request)
+        await self._keys.open(actor_of(request))
+        return self._listing()
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
         body = await json_object(request)
-        key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), _actor(request))
+        key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), actor_of(request))
         return json_response(NewKey(**as_json(key), key=text), 201, headers=NO_STORE)
 
     async def revoke(self, request: web.Request) -> web.Response:
         require_admin(request)
         return json_response(
-            as_json(await self._keys.revoke(request.match_info["key"], _actor(request))), headers=NO_STORE
+            as_json(await self._keys.revoke(request.match_info["key"], actor_of(request))), headers=NO_STORE
         )
-
-
-def _actor(request: web.Request) -> str:
-    return principal_of(request).name or "admin"

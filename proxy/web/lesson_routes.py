@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.access.security import principal_of, require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.relay.lessons import PromptLessons
@@ -47,12 +47,12 @@ class LessonRoutes:
         for name, value in body.items():
             if not isinstance(value, MEMBERS[name]):
                 raise BadRequest(f"`{name}` must be a {MEMBERS[name].__name__}.", param=name)
-        return json_response(as_json(await self.change(request.match_info["id"], body, _actor(request))))
+        return json_response(as_json(await self.change(request.match_info["id"], body, actor_of(request))))
 
     async def remove(self, request: web.Request) -> web.Response:
         """It acts no more; its rating stays, and trains."""
         require_admin(request)
-        return json_response(as_json(await self.change(request.match_info["id"], {"active": False}, _actor(request))))
+        return json_response(as_json(await self.change(request.match_info["id"], {"active": False}, actor_of(request))))
 
     async def change(self, id: str, edits: dict[str, Any], actor: str) -> CommentLesson:
         """Raises BadRequest, NotFound."""
@@ -93,7 +93,3 @@ def as_json(lesson: CommentLesson) -> LessonBody:
 
 def _none(id: str) -> NotFound:
     return NotFound(f"There is no lesson {id}; `rlproxy lessons` lists them.", param="id")
-
-
-def _actor(request: web.Request) -> str:
-    return principal_of(request).name or "admin"

@@ -327,10 +327,20 @@ CONTROL: Final = (
         admin_acts.Reset,
     ),
     _read(
+        "/rl/audit", ADMIN, lambda h: h.control.audit,
+        "Acts of admins and of rlproxy itself, newest first; `before` is a `seq` to go on from.", responses.AuditBody,
+        query={"limit": number(1, 1000, 50), "before": number(1, 2**62)},
+    ),
+    _read(
         "/rl/keys", ADMIN, lambda h: h.keys.list, "All keys ever made, without their secrets.", responses.KeysBody),
     _act(
         "/rl/keys", lambda h: h.keys.create,
         "A new one. The answer has its text, this once.", responses.NewKey, 201, takes=requests.KeyWanted),
+    Route(
+        "delete", "/rl/keys", ADMIN, lambda h: h.keys.open, "control",
+        "Revoke all, and ask for no key from now on. 409 off loopback, and where server.api_key is set.",
+        {200: responses.KeysBody},
+    ),
     Route(
         "delete", "/rl/keys/{key}", ADMIN, lambda h: h.keys.revoke, "control",
         "Revoke it, by name or id; it stays in the list.",

@@ -58,10 +58,12 @@ class Agent:
         self._program = program
         self._env = env
 
-    async def connect(self, name: str) -> None:
+    async def connect(self, name: str, *flags: str) -> None:
         """`rlproxy connect NAME`, as its owner does it once."""
         nowhere = dict.fromkeys(("CLAUDE_CONFIG_DIR", "CODEX_HOME"), "")
-        code, out, err = await rlproxy(self.serving.home, "connect", name, "--yes", HOME=str(self.home), **nowhere)
+        code, out, err = await rlproxy(
+            self.serving.home, "connect", name, "--yes", *flags, HOME=str(self.home), **nowhere
+        )
         assert code == 0, out + err
 
     async def run(self, *args: str) -> str:

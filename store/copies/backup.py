@@ -192,7 +192,7 @@ def _make_current(
     What that one knows is noted beside it first: it is about to be set aside.
     """
     known_keys = [] if newer_facts is None else newer_facts.keys
-    tombstones.note_keys(home, [key.id for key in known_keys if key.revoked_at is not None], needed=bool(known_keys))
+    keys.note_beside(home, known_keys)
     owed = {} if newer_facts is None else newer_facts.owed
     tombstones.note_forgotten(home, [id for ids in owed.values() for id in ids])
     with closing(driver.connect(part, secret, with_names=True)) as db:

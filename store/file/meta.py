@@ -84,9 +84,10 @@ class MetaStore(StorePart):
     async def audit(self, actor: str, act: str, detail: dict[str, Any]) -> None:
         await self._writer.submit(lambda db: audit(db, actor, act, detail))
 
-    async def audit_log(self, limit: int = 50) -> list[dict[str, Any]]:
-        rows = await self._reader.rows("SELECT * FROM audit ORDER BY seq DESC LIMIT ?", (limit,))
-        return [
-            {"at": row["at"], "actor": row["actor"], "act": row["act"], "detail": orjson.loads(row["detail"])}
-            for row in rows
-        ]
+    async def audit_log(self, limit: int = 50, before_seq: int | None = None) -> list[dict[str, Any]]:
+        """Newest first; those before `before_seq`."""
+        rows = await self._reader.rows(
+            "SELECT seq, at, actor, act, detail FROM audit WHERE seq < ? ORDER BY seq DESC LIMIT ?",
+            (2**63 - 1 if before_seq is None else before_seq, limit),
+        )
+        return [{**dict(row), "detail": orjson.loads(row["detail"])} for row in rows]

@@ -1,6 +1,7 @@
 """Two small files beside the database that outlive it: keys that were revoked, and what was forgotten.
 
-Owns them. A database can be replaced by an older one: by `rlproxy restore`, by hand, or because it was damaged. These
+Owns them, and in them whether a key is asked for: a line closes the home, a line with a later number opens it. A
+database can be replaced by an older one: by `rlproxy restore`, by hand, or because it was damaged. These
 files only grow, so what an older database has again is known to be gone. They hold no names and no text: ids of keys,
 and hashes of the ids of completions and ratings.
 Not here: who applies them (keys, backup).
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,13 +21,21 @@ from store.file import conversion
 
 REVOKED: Final = "rlproxy.revoked"  # a line for each key; and one once there was any key
 FORGOTTEN: Final = "rlproxy.forgotten"  # a line for each completion or rating
-NEEDED: Final = "keys-needed"
+NEEDED: Final = "keys-needed"  # with a number: again, after so many openings
+OPENED: Final = "keys-open"  # with a number: the first time, the second time
+STATE: Final = re.compile(rf"({NEEDED}|{OPENED})(?:-(\d+))?")
 HASH_BYTES: Final = 16
 
 
 class RevokedKeys(NamedTuple):
     needed: bool  # there was a key once, so nobody comes in without one
     keys: frozenset[str]
+    openings: int = 0  # how often an admin has ended that
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether an admin has ended the need for keys, and nobody has made one since."""
+        return self.openings > 0 and not self.needed
 
 
 class ForgottenIds:
@@ -41,13 +51,23 @@ class ForgottenIds:
 def revoked(home: Path) -> RevokedKeys:
     """Blocking; raises StoreError."""
     lines = _lines(home / REVOKED)
-    return RevokedKeys(NEEDED in lines, lines - {NEEDED})
+    states = [match for line in lines if (match := STATE.fullmatch(line)) is not None]
+    closed, opened = ([int(match[2] or 0) for match in states if match[1] == kind] for kind in (NEEDED, OPENED))
+    openings = max(opened, default=0)
+    return RevokedKeys(max(closed, default=-1) >= openings, lines - {match[0] for match in states}, openings)
 
 
 def note_keys(home: Path, keys: Iterable[str], *, needed: bool) -> None:
     """Append what the file lacks; on disk when this returns. Blocking; raises StoreError."""
-    lines = _lines(home / REVOKED)
-    _append(home / REVOKED, [line for line in (*([NEEDED] if needed else []), *keys) if line not in lines])
+    stored = revoked(home)
+    state = f"{NEEDED}-{stored.openings}" if stored.openings else NEEDED
+    _append(home / REVOKED, [*([state] if needed and not stored.needed else []), *set(keys) - stored.keys])
+
+
+def note_opened(home: Path) -> None:
+    """No key is asked for until the next one is made; on disk when this returns. Blocking; raises StoreError."""
+    if (stored := revoked(home)).needed:
+        _append(home / REVOKED, [f"{OPENED}-{stored.openings + 1}"])
 
 
 def forgotten(home: Path) -> frozenset[str]:

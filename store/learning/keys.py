@@ -87,6 +87,18 @@ def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None
     )
 
 
+def note_beside(home: Path, all_keys: Collection[Key]) -> None:
+    """Note beside the database which keys are revoked, and that a key is asked for. Blocking; raises StoreError."""
+    revoked = [key.id for key in all_keys if key.revoked_at is not None]
+    tombstones.note_keys(home, revoked, needed=_is_needed(all_keys, tombstones.revoked(home)))
+
+
+def _is_needed(all_keys: Collection[Key], noted: tombstones.RevokedKeys) -> bool:
+    """A key that holds closes the home, also one that came with an older database after it was opened."""
+    holds = any(key.revoked_at is None for key in all_keys)
+    return holds or noted.needed or (bool(all_keys) and not noted.is_open)
+
+
 def used(db: sqlite3.Connection, times: Mapping[str, float]) -> None:
     db.executemany("UPDATE keys SET last_used = ? WHERE id = ?", [(used_at, id) for id, used_at in times.items()])
 
@@ -114,13 +126,25 @@ class KeyStore(StorePart):
 
     async def note(self) -> None:
         """So that no older database brings back what is revoked by now, or opens what keys have closed."""
-        stored_keys = await self.all()
-        revoked = [key.id for key in stored_keys if key.revoked_at is not None]
-        await asyncio.to_thread(tombstones.note_keys, self._home, revoked, needed=bool(stored_keys))
+        await asyncio.to_thread(note_beside, self._home, await self.all())
 
     async def needed(self) -> bool:
-        """Tell whether there ever was a key in this home, in whichever database."""
-        return (await asyncio.to_thread(tombstones.revoked, self._home)).needed
+        """Tell whether a key is asked for: there ever was one in this home, in whichever database, and no admin has
+        ended that since."""
+        return _is_needed(await self.all(), await asyncio.to_thread(tombstones.revoked, self._home))
+
+    async def open(self, actor: str) -> list[Key]:
+        """Revoke every key, and ask for none until the next is made. Raises StoreError."""
+
+        def revoke_each(db: sqlite3.Connection) -> list[Key]:
+            revoked = revoke_all(db, {key.id for key in read_keys(db)}, actor)
+            meta.audit(db, actor, "keys off", {"revoked": [key.name for key in revoked]})
+            return revoked
+
+        revoked = await self._writer.submit(revoke_each)
+        await self.note()
+        await asyncio.to_thread(tombstones.note_opened, self._home)
+        return revoked
 
     async def used(self, times: Mapping[str, float]) -> None:
         await self._writer.submit(lambda db: used(db, times))

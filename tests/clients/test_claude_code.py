@@ -98,3 +98,16 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
         assert (row["turn"], row["dialect"], row["model"]) == ("main", "messages", "small")
         assert "rated bad, because “too long”" in await claude.run("-p", "/rl bad too long", "--continue", *flags)
         assert (await claude.rows())[-1]["ratings"][0]["comment"] == "too long"
+
+
+async def test_the_panel_is_opened_after_a_reply(claude: Agent, backend: FakeBackend, tmp_path: Path) -> None:
+    """`connect --panel` writes a hook; a program in its place notes that Claude Code runs it."""
+    settings = claude.home / ".claude/settings.json"
+    await claude.connect("claude-code", "--panel")
+    written = settings.read_text()
+    (hook,) = [hook for entry in json.loads(written)["hooks"]["Stop"] for hook in entry["hooks"]]
+    assert "watch --open" in hook["command"]
+    settings.write_text(written.replace(json.dumps(hook["command"]), json.dumps(f"echo run >> {tmp_path}/opened")))
+    backend.wants = "none", {}
+    await claude.run("-p", "Hello?")
+    assert (tmp_path / "opened").read_text() == "run\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import tomllib
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -122,3 +124,19 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
         said = await codex.run("exec", "resume", "--last", *flags, " /rl bad too long")
         assert "rated bad, because “too long”" in said
         assert (await codex.rows())[-1]["ratings"][0]["comment"] == "too long"
+
+
+async def test_the_panel_is_opened_after_a_reply(codex: Agent, backend: FakeBackend, tmp_path: Path) -> None:
+    """`connect --panel` has Codex notify a program, which is one of ours in its place."""
+    await codex.connect("codex", "--panel")
+    settings = codex.home / ".codex/config.toml"
+    text = settings.read_text()
+    command = tomllib.loads(text)["notify"]
+    assert command[:2] == ["sh", "-c"] and command[2].endswith(f"watch --open --home {codex.serving.home}")
+    settings.write_text(text.replace(command[2], f"echo run >> {tmp_path}/opened"))
+    backend.wants = "none", {}
+    await codex.run("exec", *CODEX_QUIET, "Hello?")
+    async with asyncio.timeout(30):  # it does not wait for that program
+        while not (tmp_path / "opened").exists():
+            await asyncio.sleep(0.1)
+    assert (tmp_path / "opened").read_text() == "run\n"

@@ -10,6 +10,8 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
+import psutil
 import pytest
 
 from config.settings import load
@@ -82,3 +84,47 @@ async def test_the_collector_that_a_start_does_without_runs_when_it_is_ready(
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+async def starting(served: Serving) -> tuple[str, int, str, str]:
+    """Of the first answer of one that has begun to start: its address, status, `retry-after` and message."""
+    async with asyncio.timeout(60):
+        while not hasattr(served, "process"):
+            await asyncio.sleep(0.01)
+        while (match := re.search(r"its page is (http://\S+)/\. ", served.log)) is None:
+            assert served.process.returncode is None, served.log
+            await asyncio.sleep(0.02)
+    async with aiohttp.ClientSession() as http, http.get(f"{match[1]}/rl/status") as response:
+        body = await response.json()
+    message = body.get("error", {}).get("message", "")
+    return match[1], response.status, response.headers.get("retry-after", ""), message
+
+
+async def test_it_answers_while_its_model_loads(tmp_path: Path, weights: Path) -> None:
+    served = Serving(tmp_path / "home", weights)
+    start = asyncio.create_task(served.start())
+    url, status, again_s, message = await starting(served)
+    assert (status, again_s) == (503, "5")
+    assert re.match(r"rlproxy is starting: builtin, starting: .*; ask again in a moment\.$", message)
+    async with aiohttp.ClientSession() as http, http.get(url, headers={"accept": "text/html"}) as page:
+        text = await page.text()
+    assert page.status == 503 and "rlproxy is starting" in text and 'http-equiv="refresh"' in text
+    await start
+    assert served.url == url and (await served.status())["model"] == "small"
+    assert "loading the model into memory" in served.log
+    assert await served.stop() == 0
+
+
+async def test_ctrl_c_while_its_model_loads(tmp_path: Path, weights: Path) -> None:
+    served = Serving(tmp_path / "home", weights)
+    start = asyncio.create_task(served.start())
+    await starting(served)
+    children = psutil.Process(served.process.pid).children(recursive=True)
+    served.process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(60):
+        assert await served.process.wait() == 0, served.log
+    with pytest.raises(AssertionError):  # it waits for one that is ready
+        await start
+    assert "stopped before it was ready" in served.log and "Traceback" not in served.log
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 30)
+    assert not alive

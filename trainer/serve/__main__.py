@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.watch_stdin:  # from here on: the parent may end while the model loads
         threading.Thread(target=_watch_stdin, args=(closed, on_close), name="stdin", daemon=True).start()
     try:
-        weights = resolve(options.weights)
+        weights = resolve(options.weights, tell=_tell)
     except WeightsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -70,6 +70,11 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: cannot listen on {options.host}:{options.port}: {error.strerror}.", file=sys.stderr)
         return 1
+
+
+def _tell(line: str) -> None:
+    """How far the start is, for whoever waits for the ready line."""
+    print(json.dumps({"event": "progress", "line": line}), flush=True)
 
 
 async def _serve(
@@ -86,6 +91,7 @@ async def _serve(
 
     if options.trust_remote_code:
         model_code.trust(weights.path)
+    _tell("loading the model into memory")
     try:
         engine = Engine(*load_model(weights, thread_budget(options.threads)))
     except EngineError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from proxy.cli.agents import json_text
+from proxy.cli.agents import json_text, yaml_text
 from proxy.cli.agents.paths import PathItem, Place, UnreadableSettings
 
 NO_KEY: Final = "rlproxy"  # most agents want some key; rlproxy without keys takes any
@@ -22,6 +22,8 @@ OWN_KEY: Final = (
 NAME: Final = "rlproxy"
 ANSWER: Final = 32_000  # tokens that Claude Code asks for where it knows no better
 ROOMY: Final = 65_536  # a window in which it has room left for words beside what it reserves
+PANEL_COMMAND: Final = "watch --open"
+PANEL_NOTE: Final = ", in tmux, where `rlproxy watch` opens below it after its next reply"
 RL_COMMAND: Final = """\
 ---
 description: Rate the answer above. good, bad, 1 to 5, fix, undo, status
@@ -41,6 +43,7 @@ class AgentLink(NamedTuple):
     key: str | None
     window: int | None = None  # how many tokens the model takes, question and answer together, if the server told
     own_key: bool = False  # the agent's own goes through to a cloud, for which rlproxy has none
+    panel: str | None = None  # the command that opens `rlproxy watch` beside the agent, where a person wants that
 
     @property
     def v1(self) -> str:
@@ -100,7 +103,13 @@ def claude_code(link: AgentLink, home: Home) -> Setup:
         for name, value in env.items()
     ]
     edits.append(SettingEdit(folder / "commands" / "rl.md", "text", (), CLAUDE_COMMAND))
-    return Setup(edits, "Start claude anew. Rate with /rl good or /rl bad too long.")
+    if link.panel:
+        config = json_text.parse(_text(folder / "settings.json") or "{}")
+        entries = _object_at(config, "hooks").get("Stop") or []
+        other_entries = [entry for entry in entries if PANEL_COMMAND not in str(entry)]
+        own_entry = {"hooks": [{"type": "command", "command": link.panel, "timeout": 10}]}
+        edits.append(SettingEdit(folder / "settings.json", "json", ("hooks", "Stop"), [*other_entries, own_entry]))
+    return Setup(edits, f"Start claude anew{PANEL_NOTE if link.panel else ''}. Rate with /rl good or /rl bad too long.")
 
 
 def codex(link: AgentLink, home: Home) -> Setup:
@@ -117,7 +126,13 @@ def codex(link: AgentLink, home: Home) -> Setup:
         edits.insert(2, SettingEdit(file, "toml", ("model_context_window",), link.window))  # when it summarises
     if link.key:
         edits.append(SettingEdit(file, "toml", (*provider, "experimental_bearer_token"), link.key))
-    return Setup(edits, "Start codex anew. It refuses unknown slash commands, so type a space first: ` /rl good`.")
+    if link.panel:  # codex adds an argument, which the shell takes as a name of its own
+        edits.append(SettingEdit(file, "toml", ("notify",), ["sh", "-c", link.panel]))
+    return Setup(
+        edits,
+        f"Start codex anew{PANEL_NOTE if link.panel else ''}. It refuses unknown slash commands, so type a space "
+        "first: ` /rl good`.",
+    )
 
 
 def opencode(link: AgentLink, home: Home) -> Setup:
@@ -186,6 +201,20 @@ def continue_dev(link: AgentLink, home: Home) -> Setup:
     return Setup(edits, "Choose the model `rlproxy` in Continue. Rate with /rl good as a message of its own.")
 
 
+def hermes(link: AgentLink, home: Home) -> Setup:
+    file = home.of("HERMES_HOME", ".hermes") / "config.yaml"
+    model = _object_at(yaml_text.parse(_text(file) or "{}"), "model")  # it may be a name alone
+    model |= {"default": link.model, "provider": "custom", "base_url": link.v1, "api_key": link.some_key}
+    if link.window:
+        model["context_length"] = link.window
+    own_key_place = link.own_key_place("api_key")
+    return Setup(
+        [SettingEdit(file, "yaml", ("model",), model, own_key_place=own_key_place)],
+        "Start hermes anew. It takes lines with a slash for its own commands, so rate with `rl:good`, or with "
+        "`rlproxy good`.",
+    )
+
+
 def llm(link: AgentLink, home: Home) -> Setup:
     mac = sys.platform == "darwin"
     default = "Library/Application Support/io.datasette.llm" if mac else ".config/io.datasette.llm"
@@ -203,6 +232,18 @@ def llm(link: AgentLink, home: Home) -> Setup:
         )
     )
     return Setup(edits, "Ask with `llm -m rlproxy …`; rate with `llm -c '/rl good'`.")
+
+
+def cursor(link: AgentLink, home: Home) -> Setup:
+    """It has no file: its settings are in a database, and its own servers ask the model."""
+    return Setup(
+        [],
+        "Cursor keeps its settings in a database, so nothing was written. Its own servers ask the model. They need an "
+        "https address that reaches this rlproxy (docs/guides/recipes.md has a reverse proxy), and a key. In Cursor "
+        f"Settings → Models, add the model {link.model}. Then set OpenAI API Key to "
+        f"{'YOUR_KEY' if link.own_key else link.some_key}, and Override OpenAI Base URL to https://YOUR_NAME/v1. Rate "
+        "with /rl good as a message of its own, or with `rlproxy watch`.",
+    )
 
 
 def open_webui(link: AgentLink, home: Home) -> Setup:
@@ -229,6 +270,8 @@ AGENTS: Final[dict[str, Callable[[AgentLink, Home], Setup]]] = {
     "openclaw": openclaw,
     "aider": aider,
     "continue": continue_dev,
+    "hermes": hermes,
+    "cursor": cursor,
     "open-webui": open_webui,
     "llm": llm,
 }

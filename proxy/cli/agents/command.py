@@ -3,54 +3,59 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from config.errors import SettingsError
 from config.settings import Settings
-from proxy.cli.agents import connection, matrix
-from proxy.cli.agents.catalog import AGENTS, OWN_KEY, AgentLink, Home, Setup
+from proxy.cli.agents import agent_keys, connection, matrix
+from proxy.cli.agents.agent_keys import CannotConnect, ConnectOptions
+from proxy.cli.agents.catalog import AGENTS, OWN_KEY, PANEL_COMMAND, AgentLink, Home, Setup
 from proxy.cli.agents.connection import Change
 from proxy.cli.agents.paths import UnreadableSettings
-from proxy.cli.common import mask
+from proxy.cli.common import command_for, mask
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import address
 
+WITH_PANEL: Final = ("claude-code", "codex")
 MODELS_SHOWN: Final = 6  # names of models
 
 
-class CannotConnect(Exception):
-    """One sentence for the person."""
-
-
-def connect(
-    settings: Settings, agent: str, model: str | None, *, dry_run: bool, yes: bool, quiet: bool
-) -> dict[str, Any]:
+def connect(settings: Settings, agent: str, options: ConnectOptions) -> dict[str, Any]:
     setup = _find_setup(agent)
-    link = _link(settings, model)
     home = Home(Path.home(), os.environ)
     try:
-        plan: Setup = setup(link, home)
         record = connection.load(settings.home, agent)
+        link = _link(settings, options.model, options.key or agent_keys.key_for(settings, agent, record, options))
+        panel = bool((record or {}).get("panel")) if options.panel is None else options.panel
+        if panel and agent not in WITH_PANEL:
+            raise CannotConnect(
+                f"{agent} runs nothing after a reply; {' and '.join(WITH_PANEL)} do. Run `rlproxy watch`."
+            )
+        plan: Setup = setup(link._replace(panel=_panel_command(settings) if panel else None), home)
         changes = connection.connecting(plan, record)
     except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
     changed = any(change.changes for change in changes)
-    if not quiet:
+    if not options.quiet:
         _show(changes, link.key)
-    if changed and not dry_run:
-        _agree(yes or quiet)
+    if (changed or (record or {}).get("key") != link.key) and not options.dry_run:
+        _agree(options.yes or options.quiet or not changed)
         try:
-            connection.connect(settings.home, agent, changes, record)
+            connection.connect(
+                settings.home, agent, changes, record, {"model": link.model, "key": link.key, "panel": panel}
+            )
         except OSError as error:
             raise CannotConnect(
                 f"{agent} was not connected whole ({error}); `rlproxy disconnect {agent}` undoes it."
             ) from None
     return {
-        "agent": agent, "url": link.url, "model": link.model, "changed": changed, "dry_run": dry_run,
+        "agent": agent, "url": link.url, "model": link.model, "changed": changed, "dry_run": options.dry_run,
         "note": f"{plan.note}\n{OWN_KEY}" if link.own_key else plan.note,
         "files": _files(changes, link.key),
     }  # fmt: skip
@@ -96,7 +101,7 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
     except UnreadableSettings as error:
         raise CannotConnect(str(error)) from None
     if not quiet:
-        _show(changes, _key(settings))
+        _show(changes, record.get("key") or agent_keys.settings_key(settings))
     stuck = ", ".join(f"{change.file} is {change.explanation}" for change in changes if change.stuck)
     if not dry_run:
         _agree(yes or quiet)
@@ -108,7 +113,8 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
             ) from None
         connection.tidy(record["folders"])
         if stuck:
-            connection.save(settings.home, agent, changes, record["folders"])  # of the others nothing is left in it
+            asks = {name: record.get(name) for name in ("model", "key", "panel")}
+            connection.save(settings.home, agent, changes, record["folders"], asks)  # of the others nothing is left
         else:
             connection.forget(settings.home, agent)
     if stuck:
@@ -116,7 +122,34 @@ def disconnect(settings: Settings, agent: str, *, dry_run: bool, yes: bool, quie
             f"{agent} {'would not be' if dry_run else 'was not'} disconnected whole ({stuck}); the record of that is "
             "kept, so mend it and disconnect again."
         )
-    return {"agent": agent, "dry_run": dry_run, "files": _files(changes, _key(settings))}
+    return {
+        "agent": agent,
+        "dry_run": dry_run,
+        "files": _files(changes, record.get("key") or agent_keys.settings_key(settings)),
+    }
+
+
+def put_key(settings: Settings, agents: Sequence[str], key: str) -> dict[str, str | None]:
+    """Write a key into the settings of connected agents. Returns by agent why it was not; None where it was."""
+    outcome: dict[str, str | None] = {}
+    for agent in agents:
+        try:
+            if not settings.backend.api_key and _foreign(HomeClient(settings), settings):
+                raise CannotConnect(
+                    "the cloud is asked with the agent's own key: set RLPROXY_BACKEND__API_KEY for rlproxy first, "
+                    f"then `rlproxy connect {agent}`"
+                )
+            record = connection.load(settings.home, agent) or {}
+            connect(settings, agent, ConnectOptions(record.get("model"), key, yes=True, quiet=True))
+            outcome[agent] = None
+        except (CannotConnect, UnreadableSettings, Unreachable) as error:
+            outcome[agent] = str(error)
+    return outcome
+
+
+def _panel_command(settings: Settings) -> str:
+    program = shutil.which("rlproxy") or f"{sys.executable} -m proxy.cli"
+    return command_for(f"{program} {PANEL_COMMAND}", settings).strip("`")
 
 
 def _find_setup(agent: str) -> Any:
@@ -125,13 +158,13 @@ def _find_setup(agent: str) -> Any:
     return AGENTS[agent]
 
 
-def _link(settings: Settings, model: str | None) -> AgentLink:
+def _link(settings: Settings, model: str | None, key: str | None) -> AgentLink:
     """The running proxy knows its model; without one the person must name it. Raises Unreachable."""
     url = _own_url(settings)
     client = HomeClient(settings)
     name = model or settings.backend.model or _served_model(client)
-    own_key = not (_key(settings) or settings.backend.api_key) and _foreign(client, settings)
-    return AgentLink(url, name, _key(settings), _window(client, name), own_key)
+    own_key = not (key or settings.backend.api_key) and _foreign(client, settings)
+    return AgentLink(url, name, key, _window(client, name), own_key)
 
 
 def _own_url(settings: Settings) -> str:
@@ -183,11 +216,6 @@ def _window(client: HomeClient, name: str) -> int | None:
     except (Refused, Unreachable, KeyError, TypeError, AttributeError):
         return None
     return length if isinstance(length, int) and length > 0 else None
-
-
-def _key(settings: Settings) -> str | None:
-    """Never the admin's: an agent needs to chat and rate."""
-    return settings.server.api_key.get_secret_value() if settings.server.api_key else None
 
 
 def _show(changes: list[Change], key: str | None) -> None:

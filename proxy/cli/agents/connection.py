@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -89,11 +90,17 @@ def apply(changes: list[Change]) -> list[str]:
     return created
 
 
-def connect(home: Path, agent: str, changes: list[Change], record: dict[str, Any] | None) -> None:
-    """Write what connecting changes, its record first."""
+def connect(
+    home: Path,
+    agent: str,
+    changes: list[Change],
+    record: dict[str, Any] | None,
+    asks: Mapping[str, Any] | None = None,
+) -> None:
+    """Write what connecting changes, its record first. `asks`: what a later `connect` keeps."""
     folders = list(record["folders"]) if record else []
     folders += [str(p) for c in changes for p in c.file.resolve().parents if not p.exists()]
-    save(home, agent, changes, sorted(set(folders)))
+    save(home, agent, changes, sorted(set(folders)), asks)
     apply(changes)
 
 
@@ -117,7 +124,9 @@ def load(home: Path, agent: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> None:
+def save(
+    home: Path, agent: str, changes: list[Change], folders: list[str], asks: Mapping[str, Any] | None = None
+) -> None:
     """Written before the files are: a crash in between can still be taken back."""
     file = home / "agents" / f"{agent}.json"
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,7 +141,7 @@ def save(home: Path, agent: str, changes: list[Change], folders: list[str]) -> N
         if change.sets
     ]
     files += [change.stuck for change in changes if change.stuck]
-    _write(file, json.dumps({"files": files, "folders": folders}, indent=1).encode())
+    _write(file, json.dumps({"files": files, "folders": folders, **(asks or {})}, indent=1).encode())
 
 
 def find_lost(record: dict[str, Any]) -> list[str]:

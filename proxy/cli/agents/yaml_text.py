@@ -44,7 +44,8 @@ def _put_value(text: str, name: str, value: Any) -> str:
     if parse(text) is None or name not in parse(text):
         return _end_line(text) + f"{name}: {_scalar(value)}\n"
     _, old = _member(text, name)
-    start, end = old.start_mark.index, old.end_mark.index
+    is_block = isinstance(old, yaml.CollectionNode) and not old.flow_style
+    start, end = old.start_mark.index, _last(old) if is_block else old.end_mark.index
     tail = "\n" if text[start:end].endswith("\n") else ""
     gap = "" if text[start - 1].isspace() else " "
     return text[:start] + gap + _scalar(value) + tail + text[end:]

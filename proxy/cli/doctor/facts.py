@@ -54,7 +54,7 @@ class DoctorFacts:
     free_gb: float  # of disk
     memory_gb: float | None = None  # free
     gpu_gb: float | None = None  # free on the GPU, where nvidia-smi tells it
-    keys: tuple[Mapping[str, Any], ...] | None = None  # handed out; None: not asked, or not told
+    keys: Mapping[str, Any] | None = None  # as GET /rl/keys tells of them; None: not asked, or not told
     agents: tuple[drift.AgentConnection, ...] = ()
     database: Literal["none", "clear", "encrypted"] = "none"
     standing: PriorityState | None = None  # how far a run steps back
@@ -78,22 +78,29 @@ def gather(settings: Settings) -> DoctorFacts:
         reason = str(refused)
     except Unreachable as error:
         reason, answers = str(error), False
+    asks_for_key = keys is not None and keys["needed"] and settings.server.api_key is None
+
+    def is_rejected(key: str | None) -> bool:
+        return asks_for_key and (key is None or not client.opens(key))
+
     free = shutil.disk_usage(_existing_folder(settings.home)).free / GB
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
     return DoctorFacts(
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
-        use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url), _form(settings.home),
+        use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url, is_rejected),
+        _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
         integrity.noted(settings.home / schema.NAME), plan.estimate_here(settings, settings.train.weights),
     )  # fmt: skip
 
 
-def _keys(client: HomeClient) -> tuple[Mapping[str, Any], ...] | None:
+def _keys(client: HomeClient) -> Mapping[str, Any] | None:
     """They are told to an admin only."""
     try:
-        return tuple(client.ask("GET", "/rl/keys")["data"])
+        state: Mapping[str, Any] = client.ask("GET", "/rl/keys")
     except Refused:
         return None
+    return state
 
 
 def _form(home: Path) -> Literal["none", "clear", "encrypted"]:

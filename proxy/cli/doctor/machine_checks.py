@@ -74,16 +74,19 @@ def keys(facts: DoctorFacts) -> DoctorCheck:
         return DoctorCheck("keys", "problem", line, f"chmod 600 {file}")
     if facts.keys is None:
         return DoctorCheck("keys", "unknown", UNKNOWN)
-    hold = [key for key in facts.keys if not key.get("revoked_at")]
-    server = facts.settings.server
-    fixed = [name for name in ("api_key", "admin_key") if getattr(server, name) is not None]
+    hold = [key for key in facts.keys["data"] if not key["revoked_at"]]
+    fixed = facts.keys["fixed"]
+    if not facts.keys["needed"] and not fixed:
+        return DoctorCheck("keys", "ok", f"none is asked for: only this machine reaches {facts.url}")
     if not hold and not fixed:
-        return DoctorCheck("keys", "ok", f"none, and none is needed: only this machine reaches {facts.url}")
-    admins = sum(key.get("role") == "admin" for key in hold)
+        line = "all are revoked, and one is asked for still: only commands of this machine get in"
+        return DoctorCheck("keys", "note", line, "`rlproxy keys create` makes one, `rlproxy keys off` ends that")
+    admins = sum(key["role"] == "admin" for key in hold)
     parts = [f"{len(hold)} handed out, {admins} of them admin's"] if hold else []
-    parts += [f"server.{name} is set" for name in fixed]
+    parts += [f"{name} is set in the settings or the environment" for name in fixed]
+    parts += [] if facts.keys["needed"] else ["none is asked for"]
     line = "; ".join(parts)
-    if not admins and "admin_key" not in fixed and "api_key" not in fixed:
+    if not admins and not fixed:
         fix = "nothing, if only commands of this machine shall; else `rlproxy keys create --role admin --name YOU`"
         return DoctorCheck("keys", "note", f"{line}; nobody with a key may train, roll back or reset", fix)
     return DoctorCheck("keys", "ok", line)

@@ -24,7 +24,7 @@ GB: Final = 2**30
 SMI_S: Final = 10.0
 PROGRAMS: Final[Mapping[str, str]] = {
     "claude-code": "claude", "codex": "codex", "opencode": "opencode", "openclaw": "openclaw", "aider": "aider",
-    "continue": "cn", "open-webui": "open-webui", "llm": "llm",
+    "continue": "cn", "hermes": "hermes", "cursor": "cursor", "open-webui": "open-webui", "llm": "llm",
 }  # fmt: skip
 
 

@@ -198,6 +198,7 @@ class Dispatch:
             command,
             lambda: self._target(section, event),
             role="admin" if _is_in(section.admins, event) else "rate",
+            actor=f"{event.names[-1]} ({event.platform})",
             source=event.platform,
             event_id=event.event_id,
         )

@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from proxy.access.security import actor_of
 from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.retries import Retries
 from proxy.core.errors import BadRequest
@@ -79,5 +80,5 @@ class CaptureOptout:
         self._retries.forget_session(session)
         await self._store.meta.set(UNCAPTURED, sorted(sessions))
         self.sessions = sessions
-        await self._store.meta.audit("use", "capture", {"session": session, "capture": capture})
+        await self._store.meta.audit(actor_of(request), "capture", {"session": session, "capture": capture})
         return json_response(Captured(session=session, capture="on" if capture == "on" else "off"))

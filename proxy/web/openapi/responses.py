@@ -177,5 +177,19 @@ class NewKey(KeyBody):
     key: Annotated[str, Field(description="The key itself; only its hash is kept.")]
 
 
+class AuditLine(TypedDict):
+    seq: int
+    created_at: Annotated[float, Field(description="Unix seconds")]
+    actor: Annotated[str, Field(description="A key's name, `server.admin_key`, `command line`, `owner` or `rlproxy`.")]
+    act: str
+    detail: dict[str, Any]
+
+
+class AuditBody(TypedDict):
+    data: list[AuditLine]
+
+
 class KeysBody(TypedDict):
     data: list[KeyBody]
+    needed: Annotated[bool, Field(description="Whether everybody but commands of this machine has to show a key.")]
+    fixed: Annotated[list[str], Field(description="Settings that hold a key: server.api_key, server.admin_key.")]

@@ -12,11 +12,11 @@ from typing import Any
 
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import BadRequest
 from proxy.web.forgetting import TARGETS, ForgetRequest, Forgetter, target
 from proxy.web.lesson_routes import LessonRoutes
-from proxy.web.pages.view import VISITOR, View, html
+from proxy.web.pages.view import View, html
 from proxy.web.retention import Retention, days_of
 from store.store import Store
 
@@ -58,7 +58,7 @@ class DataPage:
             forget_request = ForgetRequest(
                 kind, name, retrain=form.get("retrain") == "yes", purge=form.get("purge") == "yes"
             )
-            count = await self._forgetter.forget(forget_request, request[VISITOR].name)
+            count = await self._forgetter.forget(forget_request, actor_of(request))
         else:
             count = await self._forgetter.look(kind, name)
         return html(
@@ -82,7 +82,7 @@ class DataPage:
         changes: dict[str, Any] = {"active": form.get("act") != "remove"}
         if form.get("act") == "save":
             changes |= {"text": str(form.get("text") or ""), "always": form.get("always") == "yes"}
-        await self._lessons.change(request.match_info["id"], changes, request[VISITOR].name)
+        await self._lessons.change(request.match_info["id"], changes, actor_of(request))
         lessons = await self._store.lessons.all()
         return html(self._view.render(request, "lessons.html", lessons=lessons, taught=self._lessons.enabled))
 
@@ -93,7 +93,7 @@ class DataPage:
         days = None if form.get("back") else days_of(str(form.get("days") or ""))
         kept_days = self._retention.of_settings if days is None else days
         if sure := form.get("sure") == "yes":
-            await self._retention.choose(days, request[VISITOR].name)
+            await self._retention.choose(days, actor_of(request))
         going = 0 if sure else await self._retention.would_go(kept_days)
         return html(
             self._view.render(request, "retain.html", days=kept_days, back=days is None, going=going, sure=sure)

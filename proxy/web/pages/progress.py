@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
@@ -61,7 +61,7 @@ class ProgressPage:
         require_admin(request)
         if (act := request.match_info["act"]) not in OFFERED:
             raise NotFound(f"There is no act {act}.")
-        await self._acts.do(act, "admin")
+        await self._acts.do(act, actor_of(request))
         return await self.training(request)
 
     async def plots(self, request: web.Request) -> web.Response:

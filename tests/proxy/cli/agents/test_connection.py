@@ -28,6 +28,7 @@ AIDER = "# aider\nmodel: gpt-5  # mine\ndark-mode: true\n"
 CONTINUE = (
     "name: Local\nversion: 1.0.0\nschema: v1\nmodels:\n  # first\n  - name: x\n    provider: ollama\n    model: y\n"
 )
+HERMES = "# mine\nmodel: gpt-5  # good\n\n# what it keeps\nmemory:\n  nudge_interval: 2\n"
 LLM = "- model_id: other\n  model_name: o\n  api_base: http://x\n"
 FILES = {
     "claude-code": {".claude/settings.json": CLAUDE, ".claude/commands/rl.md": "my own /rl\n"},
@@ -40,8 +41,11 @@ FILES = {
         ".config/io.datasette.llm/extra-openai-models.yaml": LLM,
         ".config/io.datasette.llm/keys.json": '{"a": "b"}',
     },
+    "hermes": {".hermes/config.yaml": HERMES},
     "open-webui": {},
+    "cursor": {},
 }
+WITHOUT_FILES = ("open-webui", "cursor")
 CASES = [(agent, full) for agent in FILES for full in (False, True)]
 
 
@@ -91,7 +95,7 @@ def test_twice_is_once_and_undone_is_as_it_was(person: Person, full: bool) -> No
     before = person.all()
     person.connect(KEYED)
     connected = person.all()
-    assert (connected != before) == (person.agent != "open-webui")
+    assert (connected != before) == (person.agent not in WITHOUT_FILES)
     assert not any(change.changes for change in person.connect(KEYED))
     assert person.all() == connected
     person.connect(AgentLink("http://127.0.0.1:9999", "other", None))  # moved, and without a key now
@@ -157,7 +161,7 @@ def readers(name: str, text: str) -> Any:
     return yaml.safe_load(text) if name.endswith((".yml", ".yaml")) else json_text.parse(text)
 
 
-@pytest.mark.parametrize("person", [agent for agent in FILES if agent != "open-webui"], indirect=True)
+@pytest.mark.parametrize("person", [agent for agent in FILES if agent not in WITHOUT_FILES], indirect=True)
 def test_a_file_that_was_changed_since_keeps_the_change(person: Person) -> None:
     """Only our keys go; what they replaced comes back."""
     person.have(FILES[person.agent])
@@ -267,8 +271,50 @@ def test_folders_come_from_the_agents_own_variables(tmp_path: Path) -> None:
     for agent, variable in [
         ("claude-code", "CLAUDE_CONFIG_DIR"), ("codex", "CODEX_HOME"), ("opencode", "XDG_CONFIG_HOME"),
         ("openclaw", "OPENCLAW_STATE_DIR"), ("continue", "CONTINUE_GLOBAL_DIR"), ("llm", "LLM_USER_PATH"),
-        ("openclaw", "OPENCLAW_CONFIG_PATH"),
+        ("openclaw", "OPENCLAW_CONFIG_PATH"), ("hermes", "HERMES_HOME"),
     ]:  # fmt: skip
         place = tmp_path / "elsewhere"
         setup = AGENTS[agent](LINK, Home(tmp_path / "person", {variable: str(place)}))
         assert all(place in (put.file, *put.file.parents) for put in setup.edits)
+
+
+def test_hermes_asks_a_custom_endpoint(tmp_path: Path) -> None:
+    person = Person(tmp_path, "hermes")
+    person.have({".hermes/config.yaml": HERMES.replace(" gpt-5  # good", "\n  default: gpt-5\n  max_tokens: 9\n")})
+    person.connect(KEYED)
+    config = yaml.safe_load(person.text(".hermes/config.yaml"))
+    assert config["model"] == {
+        "default": "small", "provider": "custom", "base_url": "http://127.0.0.1:8484/v1", "api_key": "sk-secret",
+        "max_tokens": 9,
+    }  # fmt: skip
+    assert config["memory"] == {"nudge_interval": 2} and "# what it keeps" in person.text(".hermes/config.yaml")
+
+
+PANEL = LINK._replace(panel="rlproxy watch --open")
+HOOKED = '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}], "PreToolUse": []}}\n'
+
+
+def test_a_panel_is_a_hook_beside_those_that_are_there(tmp_path: Path) -> None:
+    person = Person(tmp_path, "claude-code")
+    person.have({".claude/settings.json": HOOKED})
+    before = person.all()
+    for _ in range(2):  # a second time changes nothing
+        person.connect(PANEL)
+        hooks = json.loads(person.text(".claude/settings.json"))["hooks"]
+        commands = [hook["command"] for entry in hooks["Stop"] for hook in entry["hooks"]]
+        assert commands == ["say done", "rlproxy watch --open"] and hooks["PreToolUse"] == []
+    person.connect()  # without it
+    assert json.loads(person.text(".claude/settings.json"))["hooks"] == json.loads(HOOKED)["hooks"]
+    person.connect(PANEL)
+    person.disconnect()
+    assert person.all() == before
+
+
+def test_codex_has_one_program_that_it_notifies(tmp_path: Path) -> None:
+    person = Person(tmp_path, "codex")
+    person.have({".codex/config.toml": 'notify = ["bell"]\n' + CODEX})
+    before = person.all()
+    person.connect(PANEL)
+    assert tomllib.loads(person.text(".codex/config.toml"))["notify"] == ["sh", "-c", "rlproxy watch --open"]
+    person.disconnect()
+    assert person.all() == before

@@ -17,6 +17,7 @@ from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.drift import list_connections
 from proxy.cli.doctor import checks, machine_checks
 from proxy.cli.doctor.facts import DoctorFacts, gather
+from proxy.core.address_file import ADDRESS_FILE
 from scripts.harness.in_process import Proxy
 from trainer.launch import PriorityState
 
@@ -49,33 +50,40 @@ def test_memory(
 
 
 def test_keys_in_words(tmp_path: Path) -> None:
+    def state(*rows: dict[str, Any], fixed: tuple[str, ...] = (), needed: bool = True) -> dict[str, Any]:
+        return {"data": rows, "needed": needed, "fixed": fixed}
+
     use = {"name": "a", "role": "use", "revoked_at": None}
     boss, gone = {**use, "role": "admin"}, {**use, "role": "admin", "revoked_at": 1.0}
     assert machine_checks.keys(facts(tmp_path)).state == "unknown"
-    assert "none is needed" in machine_checks.keys(facts(tmp_path, keys=(gone,))).line
-    check = machine_checks.keys(facts(tmp_path, keys=(use, boss)))
+    assert "none is asked for: only this" in machine_checks.keys(facts(tmp_path, keys=state(needed=False))).line
+    check = machine_checks.keys(facts(tmp_path, keys=state(gone)))
+    assert check.state == "note" and "all are revoked" in check.line and "`rlproxy keys off`" in str(check.fix)
+    check = machine_checks.keys(facts(tmp_path, keys=state(use, boss)))
     assert (check.state, check.line) == ("ok", "2 handed out, 1 of them admin's")
-    check = machine_checks.keys(facts(tmp_path, keys=(use,)))
+    check = machine_checks.keys(facts(tmp_path, keys=state(use)))
     assert check.state == "note" and "--role admin" in str(check.fix)
-    check = machine_checks.keys(facts(tmp_path, {"RLPROXY_SERVER__ADMIN_KEY": "s3cret"}, keys=(use,)))
-    assert check.state == "ok" and "server.admin_key is set" in check.line and "s3cret" not in check.line
+    check = machine_checks.keys(facts(tmp_path, keys=state(use, fixed=("server.admin_key",))))
+    assert check.state == "ok" and "server.admin_key is set in the settings or the environment" in check.line
 
 
 def test_a_key_that_others_can_read(tmp_path: Path) -> None:
     file = tmp_path / "rlproxy.toml"
     file.write_text('[backend]\napi_key = "hunter2"\n')
     file.chmod(0o644)
-    check = machine_checks.keys(facts(tmp_path, keys=()))
+    none = {"data": [], "needed": False, "fixed": []}
+    check = machine_checks.keys(facts(tmp_path, keys=none))
     assert check.state == "problem" and check.fix == f"chmod 600 {file}" and "hunter2" not in check.line
     file.chmod(0o600)
-    assert machine_checks.keys(facts(tmp_path, keys=())).state == "ok"
+    assert machine_checks.keys(facts(tmp_path, keys=none)).state == "ok"
 
 
 async def test_the_keys_of_a_running_proxy(cli: Proxy) -> None:
     async with cli.http.post("/rl/keys", json={"name": "eve", "role": "rate"}) as response:
         assert response.status == 201
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "key": cli.local}))
     found = await asyncio.to_thread(gather, load({"home": cli.home}, environ={}).settings)
-    assert found.status is None or found.keys is not None
+    assert found.keys is not None and found.keys["needed"] and found.keys["data"][0]["name"] == "eve"
 
 
 def test_agents_that_went_astray(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Ratings and questions from the command line: stars, corrections, one question; and the end of a proxy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
+from scripts.harness.serving import Serving
+from store.records import CompletionQuery
+from tests.harness.newcomer import Newcomer
+from tests.harness.tmux import MISSING, Tmux, installed
+
+
+async def test_stars(cli: Proxy) -> None:
+    await cli.chat("a")
+    code, out, _ = await rlproxy(cli.home, "good", "nice", "--stars", "4")
+    assert code == 0 and out.startswith("rated 4 of 5: ")
+    ((rating,),) = [row["ratings"] for row in (await cli.get("/rl/completions"))["data"]]
+    assert (rating["scale"], rating["value"], rating["comment"]) == ("stars", 0.5, "nice")
+    assert (await rlproxy(cli.home, "good", "--stars", "6"))[0] == 2
+
+
+async def test_a_correction(cli: Proxy) -> None:
+    code, _, err = await rlproxy(cli.home, "fix", "Better.")
+    assert code == 1 and "no finished answer" in err
+    await cli.chat("a")
+    newest = (await cli.chat("b")).headers["x-rl-completion-id"]
+    await cli.chat("c", headers={"x-rl-turn": "side"})
+    code, out, _ = await rlproxy(cli.home, "fix", "Better", "words.")
+    assert code == 0 and newest in out and "it trains towards your words" in out
+    rows = (await cli.store.inbox.page(CompletionQuery())).rows
+    (rating,) = [rating for row in rows for rating in row.ratings]
+    assert (rating.completion_id, rating.value, rating.correction) == (newest, -1.0, "Better words.")
+    code, _, err = await rlproxy(cli.home, "fix", "x", "--id", "rl-unknown")
+    assert code == 1 and "no such completion" in err
+
+
+async def test_one_question(cli: Proxy) -> None:
+    code, out, err = await rlproxy(cli.home, "ask", "why", "is", "it?")
+    assert code == 0 and out.strip() == "You said: why is it?" and "rate it with `rlproxy good`" in err
+    code, out, _ = await rlproxy(cli.home, "ask", "and?", "--json")
+    answer = json.loads(out)
+    assert answer["answer"].strip() == "You said: and?"
+    code, out, _ = await rlproxy(cli.home, "good")
+    assert code == 0 and answer["id"] in out
+    code, _, err = await rlproxy(cli.home, "ask", "x", "--version", "v9")
+    assert code == 2 and "no version v9" in err
+
+
+async def test_stop_ends_what_serves_the_home(tmp_path: Path, weights: Path) -> None:
+    code, _, err = await rlproxy(tmp_path / "home", "stop")
+    assert code == 3 and "no rlproxy runs on" in err
+    serving = Serving(tmp_path / "home", weights, "--backend", "vllm", "--backend-url", "http://127.0.0.1:1")
+    await serving.start()
+    code, out, err = await rlproxy(serving.home, "stop")
+    assert code == 0 and f"process {serving.process.pid}) has ended" in out, err
+    assert await serving.process.wait() == 0
+    await serving.http.close()
+
+
+@pytest.mark.skipif(not installed(), reason=MISSING)
+async def test_a_hook_opens_the_panel_below_and_once(cli: Proxy, tmp_path: Path) -> None:
+    person = Newcomer(tmp_path / "machine")
+    program = person.bin / "rlproxy"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m proxy.cli "$@"\n')
+    program.chmod(0o755)
+    del person.env["COLUMNS"]
+    await cli.chat("one")
+    async with Tmux(person.env) as terminal:
+        await terminal.line(f"rlproxy watch --open --home {cli.home}")
+        await terminal.expect("the panel is open below")
+        await terminal._tmux("select-pane", "-t", ":.+")
+        await terminal.expect("You said: one", "1 good  2 bad")
+        await terminal._tmux("select-pane", "-t", ":.+")
+        await terminal.clear()
+        await terminal.line(f"rlproxy watch --open --home {cli.home}")
+        await terminal.expect("the panel is open already")
+        assert len((await terminal._tmux("list-panes")).splitlines()) == 2
+    code, _, err = await rlproxy(cli.home, "watch", "--open", TMUX="")
+    assert code == 0 and "no tmux is here" in err
