@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-openclaw test-matrix test-openwebui test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-openclaw test-matrix test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -81,6 +81,10 @@ test-ollama:
 # Nor this: a Matrix homeserver (Synapse), which is killed while five people react in three rooms.
 test-matrix: setup
 	@scripts/test_matrix
+
+# Nor this: TRL from PyPI, with a torch of its own: 5 GB.
+test-trl: setup
+	@scripts/test_trl
 
 # Nor this: OpenClaw from npm with the Node that it wants, 900 MB; it runs with our plugin in it.
 test-openclaw: setup

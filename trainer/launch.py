@@ -165,7 +165,8 @@ class Launcher(Protocol):
         """Write the adapter in this folder as the GGUF file `out`. Raises LaunchError."""
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        """Write the model in the GGUF file `base` with the adapter in it as the file `out`. Raises LaunchError."""
+        """Write the model in `base`, a GGUF file or a folder of weights, with the adapter in it as `out`, of the same
+        kind. Raises LaunchError."""
 
     async def mlx(self, adapter: Path, out: Path) -> None:
         """Write the adapter in this folder as mlx-lm's folder `out`. Raises LaunchError."""
@@ -348,10 +349,8 @@ class LocalLauncher:
         )  # fmt: skip
 
     async def fuse(self, adapter: Path, base: Path, out: Path) -> None:
-        await _convert(
-            f"The adapter {adapter} was not fused with its model",
-            "trainer.formats.merge_gguf", str(adapter), str(base), str(out),
-        )  # fmt: skip
+        module = f"trainer.formats.merge_{'weights' if await asyncio.to_thread(base.is_dir) else 'gguf'}"
+        await _convert(f"The adapter {adapter} was not fused with its model", module, str(adapter), str(base), str(out))
 
     async def mlx(self, adapter: Path, out: Path) -> None:
         await _convert(

@@ -28,6 +28,7 @@ from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.lessons import lessons_app
+from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
 from proxy.cli.report.command import report_app
@@ -59,6 +60,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(service_app, name="service")
 app.add_typer(keys_app, name="keys")
 app.add_typer(lessons_app, name="lessons")
+app.add_typer(model_app, name="model")
 
 
 def _say_version(is_requested: bool) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
@@ -20,6 +20,10 @@ from proxy.cli.failing import fail
 from proxy.cli.forget import forget
 from proxy.cli.imports.command import import_
 from proxy.core.terminal import in_json
+
+if TYPE_CHECKING:
+    from proxy.cli.exports.formats import Format, TrainingFile
+    from proxy.cli.http import HomeClient
 
 data_app = typer.Typer()
 audit_app = typer.Typer(help="The audit log: who did what.", rich_markup_mode=None)
@@ -37,18 +41,31 @@ def export(
     turn: Annotated[str | None, typer.Option(help="main or side turns only.")] = None,
     since: Annotated[datetime | None, typer.Option(help="From this day or moment on, local time.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Before this day or moment.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="Rated answers for another trainer: trl-sft, trl-kto, trl-dpo, openai, sharegpt."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
     """Write captured completions, one completion a line: docs/guides/export.md."""
     from urllib.parse import urlencode
 
+    from proxy.cli.exports.formats import FORMATS, TrainingFile
     from proxy.cli.http import NO_PROXY
     from proxy.client import Unreachable
 
+    if format is not None and format not in FORMATS:
+        fail(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}. Nothing was written.", 2)
+
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    rated = rated or format is not None
     query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
-    lines = client_of(home).lines(f"/rl/export?{query}")
+    client, path = client_of(home), f"/rl/export?{query}"
+    training_file = None if format is None else TrainingFile(cast("Format", format))
+    lines = client.lines(path) if training_file is None else _training_lines(training_file, client, path)
     try:
         with _writing(output) as out:
             count = _write(lines, out, as_json)
@@ -60,8 +77,19 @@ def export(
     except OSError as error:
         fail(f"{output or 'the export'} could not be written ({error.strerror or error}); free some space or choose "
              "another place, and export again.")  # fmt: skip
-    if output:
+    if training_file is not None:
+        print(f"{some(count, 'example')} written to {output or 'stdout'}", file=sys.stderr)
+        for reason, number in training_file.left_out.most_common():
+            print(f"left out: {some(number, 'completion')} {reason}", file=sys.stderr)
+    elif output:
         print(f"{count} completions written to {output}", file=sys.stderr)
+
+
+def _training_lines(training_file: TrainingFile, client: HomeClient, path: str) -> Iterator[str]:
+    import orjson
+
+    for row in training_file.rows(lambda: map(orjson.loads, client.lines(path))):
+        yield orjson.dumps(row).decode()
 
 
 def _private(path: str, flags: int) -> int:

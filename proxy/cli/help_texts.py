@@ -19,7 +19,7 @@ SECTIONS: Final = {
         "report", "rollback", "promote", "reset",
     ),
     "Data": (
-        "export", "import", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
+        "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
     ),
 }  # fmt: skip
 EXIT_CODES: Final = (
@@ -72,11 +72,13 @@ EXAMPLES: Final = {
     "rollback": ("rollback", "rollback --base"),
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),
-    "export": ("export --rated -o rated.jsonl", "export --since 2026-11-01 --version 3"),
+    "export": ("export --rated -o rated.jsonl", "export --since 2026-11-01 --version 3",
+        "export --format trl-kto -o kto.jsonl"),
     "import": (
         "import rated.jsonl", "import rated.jsonl --ours", "import open-webui webui.db",
         "import verifiers outputs --dry-run", "import harbor jobs --scale 0.1",
     ),
+    "model export": ("model export v7 --adapter --to v7", "model export v7 --gguf --base model.gguf --to v7-gguf"),
     "capture": ("capture off trip", "capture on trip"),
     "forget": ("forget session trip", "forget user ann --retrain --yes"),
     "backup": ("backup rlproxy-backup.db",),

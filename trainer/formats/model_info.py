@@ -114,7 +114,7 @@ def linear_shapes(weights: Path) -> dict[str, tuple[int, int]]:
     for path in weight_files(weights):
         for name, tensor in read_header(path).items():
             if name.endswith(".weight") and len(tensor["shape"]) == 2:
-                shapes[_module(name)] = (tensor["shape"][0], tensor["shape"][1])
+                shapes[module_of(name)] = (tensor["shape"][0], tensor["shape"][1])
     return shapes
 
 
@@ -126,7 +126,7 @@ def part_that_writes(weights: Path, modules: Collection[str]) -> bool:
     )
 
 
-def _module(tensor: str) -> str:
+def module_of(tensor: str) -> str:
     """Models that also see keep the names of older days in their files; modules, and so adapters, have others."""
     module = tensor.removesuffix(".weight")
     text_module = module.removeprefix("language_model.model.")

@@ -1,0 +1,1 @@
+"""Rated answers as files that other trainers read: `rlproxy export --format`."""

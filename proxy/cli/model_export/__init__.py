@@ -1,0 +1,1 @@
+"""A version as files that other programs load: `rlproxy model export`."""
