@@ -1,4 +1,4 @@
-"""What answers while rlproxy starts: 503 with how far that is, for programs and for a browser.
+"""Answer while rlproxy starts: 503 with how far that is, for programs and for a browser.
 
 Owns these answers. The sockets are taken before, and heard by the proxy itself afterwards (start_errors.Listening).
 """

@@ -59,7 +59,7 @@ def _error(samples: list[dict[str, Any]], took: float, moment: float) -> float |
     sample = min(samples, key=lambda s: abs(float(s["t"]) - moment * took))
     if sample["remaining_s"] is None:
         return None
-    return round((sample["t"] + sample["remaining_s"] - took) / took, 3)
+    return round(float(sample["t"] + sample["remaining_s"] - took) / took, 3)
 
 
 def _median(values: list[float]) -> float | None:

@@ -236,7 +236,7 @@ def _hub_download(hub_id: str, tell: Tell) -> Path:
 
 
 def _hub_bytes(hub_id: str) -> int:
-    """What a download of it takes; 0 where the hub does not tell."""
+    """The bytes of a download of it; 0 where the hub does not tell."""
     from fnmatch import fnmatch
 
     from huggingface_hub import HfApi
@@ -270,7 +270,7 @@ def _told(tell: Tell, folder: Path, total_bytes: int) -> Iterator[None]:
 
 
 def _bytes_in(folder: Path) -> int:
-    """Of all files in it; those that go meanwhile count nothing."""
+    """The bytes of all files in it; those that go meanwhile count nothing."""
     size = 0
     for file in folder.rglob("*"):
         with contextlib.suppress(OSError):

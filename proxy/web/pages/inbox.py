@@ -150,7 +150,7 @@ class InboxPage:
         await self._feedback.retract(mine.id)
         return await self._answer(request, row, "Your rating is taken back.")
 
-    async def _told(self, request: web.Request, row: CompletionSummary, act: str) -> web.Response:
+    async def _answer(self, request: web.Request, row: CompletionSummary, act: str) -> web.Response:
         """The row, with what was done, to which answer, and what it adds to."""
         line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {sentence(await self._status.countdown())}"
         return _with_notice(await self.row(request), line)
