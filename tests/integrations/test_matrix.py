@@ -47,6 +47,7 @@ class Post:
     completion: str
     reactions: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by person: events, emoji
     command: dict[str, tuple[str, float | None]] = field(default_factory=dict)  # by person: event and value
+    commands: Counter[str] = field(default_factory=Counter)  # by person: those that are there
     is_redacted: bool = False
 
 
@@ -187,7 +188,10 @@ class Crowd:
     async def command(self, post: Post, person: Person) -> None:
         event, value = post.command.get(person.id, ("", None))
         chance = self.random.random()
-        if value is not None and chance < 0.25:
+        # Of two commands the newer one counts; once it is redacted, whether the older one does depends on whether the
+        # newer one was pushed. So people here redact their only one.
+        if value is not None and chance < 0.25 and post.commands[person.id] == 1:
+            post.commands[person.id] = 0
             await person.redact(post.room, event)
             post.command[person.id] = ("", None)
             self.counts["command redacted"] += 1
@@ -198,6 +202,7 @@ class Crowd:
             await person.edit(post.room, event, f"/rl {word}")
             self.counts["command edited"] += 1
         else:
+            post.commands[person.id] += 1
             event = await person.reply(post.room, post.event, f"/rl {word} because {self.random.random():.3f}")
             self.counts["command"] += 1
         post.command[person.id] = (event, new)
