@@ -132,7 +132,19 @@ def undo(
 
     query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
     answer = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
-    show(answer, as_json, f"taken back: the rating of {_name_answer(answer)}")
+    show(answer, as_json, f"taken back: the rating of {_name_answer(answer)}{_describe_stay(answer['trained'])}")
+
+
+def _describe_stay(versions: list[int]) -> str:
+    """Say what an undo leaves as it is."""
+    if not versions:
+        return ""
+    from proxy.core.version_names import versions_in_words
+
+    return (
+        f"\n{versions_in_words(versions)} learned from it, and stays so: `rlproxy rollback` goes back a version, "
+        "`rlproxy forget completion ID --retrain` has it trained again without this answer"
+    )
 
 
 def _name_answer(rating: dict[str, Any]) -> str:
