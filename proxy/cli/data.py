@@ -212,10 +212,10 @@ def restore(
 
 
 @audit_app.callback(invoke_without_command=True)
-def audit(context: typer.Context) -> None:
-    """Show the newest lines of the audit log."""
+def audit(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
+    """The audit log: who did what."""
     if context.invoked_subcommand is None:
-        audit_list()
+        audit_list(home=home, as_json=as_json)
 
 
 @audit_app.command("list")

@@ -86,7 +86,7 @@ EXAMPLES: Final = {
     "restore": ("restore rlproxy-backup.db",),
     "encrypt": ("encrypt --key keyring",),
     "decrypt": ("decrypt",),
-    "audit list": ("audit list -n 50", "audit"),
+    "audit list": ("audit list -n 50", "audit list --json"),
     "audit verify": ("audit verify", "audit verify --expect 9f2c"),
 }  # fmt: skip
 # Where they are not simply the general ones.
