@@ -6,8 +6,9 @@ PY := .venv/bin/python
 setup:
 	@scripts/setup
 
+# Five minutes; FULL=1 takes fifteen, for two versions and 40 held-out prompts.
 demo: setup
-	@$(PY) -m scripts.demo $(if $(QUICK),--quick)
+	@$(PY) -m scripts.demo $(if $(FULL),,--quick)
 
 # An agent harness from PyPI (inspect_ai, in an environment of its own), a program's rewards, and a model that learns.
 demo-agent: setup

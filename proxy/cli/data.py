@@ -47,6 +47,7 @@ def export(
             "--format", help="Rated answers for another trainer: trl-sft, trl-kto, trl-dpo, openai, sharegpt."
         ),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of JSON lines.")] = False,
 ) -> None:
     """Write captured completions, one completion a line: docs/guides/export.md."""
@@ -59,6 +60,8 @@ def export(
     if format is not None and format not in FORMATS:
         fail(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}. Nothing was written.", 2)
 
+    if output is not None and output.is_file() and not force:
+        fail(f"{output} is there already, and stays as it is: name another file, or write over it with --force.")
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
     rated = rated or format is not None
@@ -209,10 +212,10 @@ def restore(
 
 
 @audit_app.callback(invoke_without_command=True)
-def audit(context: typer.Context) -> None:
-    """Show the newest lines of the audit log."""
+def audit(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
+    """The audit log: who did what."""
     if context.invoked_subcommand is None:
-        audit_list()
+        audit_list(home=home, as_json=as_json)
 
 
 @audit_app.command("list")

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 SECTIONS: Final = {
     "Set up": ("init", "serve", "stop", "connect", "disconnect", "service", "keys", "config", "doctor", "plan"),
-    "Rate": ("good", "bad", "fix", "undo", "answers", "watch", "ask", "chat"),
+    "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
         "report", "rollback", "promote", "reset",
@@ -49,6 +49,7 @@ EXAMPLES: Final = {
     "good": ("good", "good --stars 4", "good --session trip"),
     "bad": ("bad too long, use bullets", "bad --id rl-3ha20msqjac77bj925bkhklo"),
     "fix": ("fix The capital of France is Paris.", "fix"),
+    "skip": ("skip", "skip --session trip"),
     "undo": ("undo", "undo --rater ann"),
     "answers": ("answers", "answers -n 50 --unrated --json"),
     "watch": ("watch", "watch --session trip"),
@@ -85,7 +86,7 @@ EXAMPLES: Final = {
     "restore": ("restore rlproxy-backup.db",),
     "encrypt": ("encrypt --key keyring",),
     "decrypt": ("decrypt",),
-    "audit list": ("audit list -n 50", "audit"),
+    "audit list": ("audit list -n 50", "audit list --json"),
     "audit verify": ("audit verify", "audit verify --expect 9f2c"),
 }  # fmt: skip
 # Where they are not simply the general ones.

@@ -15,10 +15,10 @@ Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons` shows it."
 
 
 @lessons_app.callback(invoke_without_command=True)
-def lessons(context: typer.Context) -> None:
-    """Show all lessons, newest first."""
+def lessons(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
+    """Comments that act at once, in later prompts on their topic."""
     if context.invoked_subcommand is None:
-        list_lessons()
+        list_lessons(home=home, as_json=as_json)
 
 
 @lessons_app.command("list")

@@ -73,7 +73,7 @@ def _find_answer(client: HomeClient, id: str, session: str | None) -> dict[str, 
     query = urlencode({"limit": 50, "turn": "main", **({"session": session} if session else {})})
     ended = [row for row in client.call("GET", f"/rl/completions?{query}")["data"] if row["status"] == "done"]
     if not ended:
-        fail("there is no finished answer to correct; `rlproxy answers` lists them.")
+        fail("there is no finished answer; `rlproxy answers` lists them.")
     return dict(ended[0])
 
 
@@ -90,6 +90,17 @@ def _edit(answer: dict[str, Any]) -> str:
     if correction is None:
         fail("nothing was changed, so nothing was sent.")
     return correction
+
+
+@rate_app.command()
+def skip(id: Completion = "", session: Session = None, home: Home = None, as_json: AsJson = False) -> None:
+    """Leave an answer unrated: `watch` does not show it again."""
+    from proxy.cli.watch import note_skipped
+    from proxy.conversation.first_words import quote_text
+
+    answer = _find_answer(client_of(home), id, session)
+    note_skipped(settings_of({"home": home}).home, answer["id"])
+    show({"skipped": answer["id"]}, as_json, f"skipped: {quote_text(answer['text'] or '')} ({answer['id']})")
 
 
 class AnswerChoice(NamedTuple):
@@ -132,7 +143,19 @@ def undo(
 
     query = urlencode({k: v for k, v in (("rater", rater), ("session", session)) if v})
     answer = client_of(home).call("DELETE", f"/v1/feedback/{quote(rating, safe='')}?{query}")
-    show(answer, as_json, f"taken back: the rating of {_name_answer(answer)}")
+    show(answer, as_json, f"taken back: the rating of {_name_answer(answer)}{_describe_stay(answer['trained'])}")
+
+
+def _describe_stay(versions: list[int]) -> str:
+    """Say what an undo leaves as it is."""
+    if not versions:
+        return ""
+    from proxy.core.version_names import versions_in_words
+
+    return (
+        f"\n{versions_in_words(versions)} learned from it, and stays so: `rlproxy rollback` goes back a version, "
+        "`rlproxy forget completion ID --retrain` has it trained again without this answer"
+    )
 
 
 def _name_answer(rating: dict[str, Any]) -> str:
@@ -189,8 +212,9 @@ def watch(
     elif not sys.stdin.isatty() or not sys.stdout.isatty():
         fail("watch draws on a terminal; with --json it prints each finished answer as a line.", 2)
     else:
-        with panel.single_panel(settings_of({"home": home}).home):
-            panel.Panel(client, session, rater).run()
+        folder = settings_of({"home": home}).home
+        with panel.single_panel(folder):
+            panel.Panel(client, session, rater, folder).run()
 
 
 @rate_app.command()

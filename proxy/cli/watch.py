@@ -41,6 +41,8 @@ STATUS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 0.3  # after a new answer is shown: a key that was meant for the one before
 AT_ONCE: Final = 50  # answers looked at each time
 LOCK: Final = "watch.lock"
+SKIPPED: Final = "watch.skipped"  # a line for each id
+MOST_SKIPPED: Final = 1000
 PANEL_ROWS: Final = 14
 KEYS: Final = "1 good  2 bad  3 skip  c comment  f fix  u undo  ←→ others  q quit"
 ARROWS: Final = {b"\x1b[D": "left", b"\x1b[C": "right", b"\x1bOD": "left", b"\x1bOC": "right"}
@@ -117,8 +119,10 @@ class GivenRating(NamedTuple):
 
 
 class Panel:
-    def __init__(self, client: HomeClient, session: str | None, rater: str | None) -> None:
+    def __init__(self, client: HomeClient, session: str | None, rater: str | None, home: Path) -> None:
+        """`home`: where what was skipped is noted."""
         self._client = client
+        self._home = home
         self._rater = rater
         self._query = urlencode({"limit": AT_ONCE, "turn": "main", **({"session": session} if session else {})})
         self._queue = AnswerQueue(rater)
@@ -148,7 +152,9 @@ class Panel:
 
     def _look(self) -> None:
         try:
-            self._queue.update(self._client.ask("GET", f"/rl/completions?{self._query}")["data"])
+            skipped = read_skipped(self._home)
+            rows = self._client.ask("GET", f"/rl/completions?{self._query}")["data"]
+            self._queue.update([row for row in rows if row["id"] not in skipped])
             if time.monotonic() - self._progress_at > STATUS_EVERY_S:
                 self._progress = progress_line(self._client.ask("GET", "/rl/status"))
                 self._progress_at = time.monotonic()
@@ -173,6 +179,7 @@ class Panel:
                 self._rate(answer, "good" if key == "1" else "bad")
             elif key == "3":
                 self._queue.drop(answer["id"])
+                note_skipped(self._home, answer["id"])
                 self._line = f"skipped {quote_text(answer['text'] or '')}"
             elif key == "c":
                 self._comment(answer, live)
@@ -316,6 +323,23 @@ def _read_key(timeout_s: float) -> str:
     if raw in ARROWS:
         return ARROWS[raw]
     return raw.decode("utf-8", "replace").lower() if len(raw) == 1 else ""
+
+
+def read_skipped(home: Path) -> list[str]:
+    """Answers that a person does not want to be asked about again, oldest first."""
+    try:
+        return (home / SKIPPED).read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return []
+
+
+def note_skipped(home: Path, id: str) -> None:
+    """In the home of this machine: the newest MOST_SKIPPED of them."""
+    if home.is_dir():
+        ids = [*(earlier_id for earlier_id in read_skipped(home) if earlier_id != id), id][-MOST_SKIPPED:]
+        half = home / f".{SKIPPED}"
+        half.write_text("\n".join(ids) + "\n", encoding="utf-8")
+        half.replace(home / SKIPPED)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 from aiohttp import web
 
+STARTING: Final = "rlproxy is starting"  # how the answers of a proxy begin whose backend is not there yet
 PRIVILEGED: Final = 1024  # ports below it are root's
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from proxy.core.errors import BackendDown
-from proxy.core.start_errors import Listening
+from proxy.core.start_errors import STARTING, Listening
 
 AGAIN_S: Final = 5  # Retry-After
 PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="2">
@@ -31,7 +31,7 @@ async def answering(listening: Listening, state: Callable[[], str]) -> AsyncIter
         if "text/html" in request.headers.get("accept", ""):
             page = PAGE.format(html.escape(state()))
             return web.Response(status=503, text=page, content_type="text/html", headers=headers)
-        error = BackendDown(f"rlproxy is starting: {state()}; ask again in a moment.")
+        error = BackendDown(f"{STARTING}: {state()}; ask again in a moment.")
         return web.json_response(error.body(), status=503, headers=headers)
 
     runner = web.ServerRunner(web.Server(answer, access_log=None))

@@ -77,6 +77,10 @@ class RatingBody(TypedDict):
     replaced: Annotated[str | None, Field(description="The rating whose place this one took.")]
 
 
+class TakenBackBody(RatingBody):
+    trained: Annotated[list[int], Field(description="Versions that learned from it, and stay as they are.")]
+
+
 def whole(rating: Rating, answer: str | None) -> RatingBody:
     members = {name: getattr(rating, name) for name in RatingBody.__annotations__ if name != "answer"}
     return cast(RatingBody, members | {"answer": answer})

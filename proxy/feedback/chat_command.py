@@ -16,6 +16,7 @@ from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.user_text import PREFIX, command_of
 from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, ProxyError
+from proxy.core.version_names import versions_in_words
 from proxy.dialects.identity import RequestIdentity
 from proxy.feedback.bodies import MAX_TEXT
 from proxy.feedback.ratings import OWNER, Feedback, parse_judgement
@@ -236,7 +237,9 @@ class ChatCommands:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
         countdown = _sentence(await self._status.countdown())
-        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words} {countdown}"
+        trained = versions_in_words(await self._store.ratings.versions_of(rating.id))
+        stays = f" {trained} learned from it, and stays so; `/rl rollback` goes back a version." if trained else ""
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}{stays} {countdown}"
 
 
 def _sentence(line: str) -> str:

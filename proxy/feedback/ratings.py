@@ -27,7 +27,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
-from proxy.feedback.bodies import MAX_TEXT, Batch, RatingBody, RefusedBody, TakenBody, whole
+from proxy.feedback.bodies import MAX_TEXT, Batch, RatingBody, RefusedBody, TakenBackBody, TakenBody, whole
 from proxy.feedback.langsmith_form import to_own_format
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
@@ -271,7 +271,8 @@ class Feedback:
         elif (stored := await self._store.ratings.get(rating_id)) is not None:
             rater_of(stored.rater, principal, user)
         rating = await self.retract(rating_id)
-        return web.json_response(as_json(rating, await self._words([rating], principal, user)))
+        body = as_json(rating, await self._words([rating], principal, user))
+        return web.json_response(TakenBackBody(**body, trained=await self._store.ratings.versions_of(rating.id)))
 
     async def _target(self, body: dict[str, Any], rater: str, scope: Scope, event: tuple[str, str] | None) -> str:
         """An id; the last main turn of a session; or "last". Never another user's: that is not what a rater saw. For a

@@ -295,7 +295,7 @@ class LiveVersion:
         if self._pointer.reason.startswith(ROLLED_BACK):
             raise Conflict(
                 f"{version_first(live)} is live since a rollback. `rlproxy promote v{version}` takes that back, and "
-                "`rlproxy versions` lists the others."
+                "`rlproxy adapters` lists the others."
             )
         if (reason := await self._withdrawn(version)) is not None:
             raise Conflict(

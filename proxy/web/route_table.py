@@ -165,7 +165,7 @@ RATINGS: Final = (
     Route(
         "delete", "/v1/feedback/{id}", RATE, lambda h: h.feedback.delete, "ratings",
         "Take a rating back; `last` is the rater's newest.",
-        {200: bodies.RatingBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
+        {200: bodies.TakenBackBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
     ),
 )  # fmt: skip
 

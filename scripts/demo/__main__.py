@@ -135,6 +135,7 @@ def main() -> int:
     try:
         url = asyncio.run(address_of(server))
         console.print(f"rlproxy is at [b]{url}[/b]; the model answers, and a person who likes short answers sits down.")
+        first_question = time.monotonic()
         found = asyncio.run(story(url, args.quick, args.ratings))
     except (RuntimeError, aiohttp.ClientError) as error:
         console.print(f"[red]The demo ended early:[/red] {error}\nIts log: {HOME / 'serve.log'}")
@@ -143,8 +144,14 @@ def main() -> int:
         server.terminate()
         server.wait(60)
     figures = report(found, found["scoring"].found(), time.monotonic() - began, tree)
+    figures["first_question_s"] = time.monotonic() - first_question
     target = args.json or HOME / "result.json"
     target.write_text(json.dumps(figures, indent=1) + "\n")
+    if args.quick:
+        console.print(
+            f"Learned and measured {figures['first_question_s'] / 60:.1f} minutes after the first question. The whole, "
+            "with two versions and 40 held-out prompts: [b]FULL=1 make demo[/b], fifteen minutes."
+        )
     console.print(
         f"Figures: {target}. Look around: rlproxy serve --home {HOME.name}, then rlproxy status --home {HOME.name}"
     )

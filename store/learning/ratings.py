@@ -175,6 +175,15 @@ class RatingStore(StorePart):
     async def retract(self, rating_id: str) -> Rating:
         return await self._writer.submit(lambda db: retract(db, rating_id))
 
+    async def versions_of(self, rating_id: str) -> list[int]:
+        """Versions that learned from it."""
+        rows = await self._reader.rows(
+            "SELECT runs.version FROM run_samples JOIN runs ON runs.id = run_id "
+            "WHERE rating_id = ? AND split = 'train' AND status = 'done' ORDER BY runs.version",
+            (rating_id,),
+        )
+        return [row["version"] for row in rows]
+
     async def get(self, rating_id: str) -> Rating | None:
         return _rating(await self._reader.row(BY_ID, (rating_id,)))
 

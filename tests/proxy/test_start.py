@@ -16,7 +16,10 @@ import pytest
 
 from config.settings import load
 from proxy import server
+from proxy.cli.init.smoke_test import Unproven, until_ready
 from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.start_errors import Listening
+from proxy.core.starting import answering
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.harness.serving import Serving
 
@@ -128,3 +131,19 @@ async def test_ctrl_c_while_its_model_loads(tmp_path: Path, weights: Path) -> No
     assert "stopped before it was ready" in served.log and "Traceback" not in served.log
     _, alive = await asyncio.to_thread(psutil.wait_procs, children, 30)
     assert not alive
+
+
+async def test_init_waits_for_a_model_longer_than_for_a_backend(tmp_path: Path) -> None:
+    """A first start fetches its model: longer than `backend.ready_timeout_s`."""
+    listening = Listening("127.0.0.1", 0)
+    environ = {"RLPROXY_SERVER__PORT": listening.url.rpartition(":")[2], "RLPROXY_BACKEND__READY_TIMEOUT_S": "1"}
+    settings = load({"home": tmp_path}, environ=environ).settings
+    seconds: list[float] = []
+    async with answering(listening, lambda: "fetching the model, 41 of 95 MB"):
+        (log := tmp_path / "serve.log").write_text("it went\n")
+        ended = lambda: bool(seconds[-1:] > [2.5])  # noqa: E731
+        waiting = asyncio.to_thread(until_ready, settings, seconds.append, ended, log)
+        with pytest.raises(Unproven, match="did not start"):  # the process ended, and nothing else
+            await waiting
+    assert seconds[-1] > 2.5
+    listening.close()

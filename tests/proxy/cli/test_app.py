@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.harness.runs import until
+from tests.harness.runs import rated, until
 from tests.proxy.web.test_control import GATE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,6 +130,10 @@ async def test_export(cli: Proxy, tmp_path: Path) -> None:
     target = tmp_path / "out.jsonl"
     code, _, err = await rlproxy(cli.home, "export", "--output", str(target), "--rated")
     assert code == 0 and target.read_text() == "" and "0 completions" in err
+    code, _, err = await rlproxy(cli.home, "export", "-o", str(target))
+    assert code == 1 and "is there already" in err and target.read_text() == ""
+    code, _, err = await rlproxy(cli.home, "export", "-o", str(target), "--force")
+    assert code == 0 and len(target.read_text().splitlines()) == 2
 
 
 async def test_no_proxy_and_wrong_use(tmp_path: Path) -> None:
@@ -158,3 +162,14 @@ async def test_help_imports_nothing_heavy() -> None:
     loaded = out.decode()
     for heavy in ("torch", "transformers", "aiohttp", "pydantic", "openai", "aiosqlite", "asyncio", "rich", "store"):
         assert f"'{heavy}'" not in loaded
+
+
+async def test_an_undo_says_what_learned_from_it(cli: Proxy) -> None:
+    await rated(cli, 4)
+    await until(cli, live=1)
+    code, out, _ = await rlproxy(cli.home, "undo")
+    assert code == 0 and "v1 learned from it, and stays so: `rlproxy rollback` goes back a version" in out
+    await cli.chat("more")
+    await rlproxy(cli.home, "good")
+    code, out, _ = await rlproxy(cli.home, "undo", "--json")
+    assert code == 0 and json.loads(out)["trained"] == []

@@ -31,7 +31,7 @@ async def test_an_export_that_breaks_off_is_no_export(tmp_path: Path, how: str) 
     file.write_text("of last week")
     async with Breaking(CUT[how]) as proxy:
         port = {"RLPROXY_SERVER__PORT": proxy.port}
-        code, out, err = await rlproxy(tmp_path / "home", "export", "-o", str(file), **port)
+        code, out, err = await rlproxy(tmp_path / "home", "export", "-o", str(file), "--force", **port)
         assert code == 3 and one_sentence(err) and f"{file} was not written" in err and not out
         assert file.read_text() == "of last week" and list(tmp_path.iterdir()) == [file]
         code, out, err = await rlproxy(tmp_path / "home", "export", "--json", **port)

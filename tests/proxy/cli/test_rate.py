@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from proxy.cli.watch import SETTLE_S, SKIPPED
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
 from store.records import CompletionQuery
 from tests.harness.newcomer import Newcomer
+from tests.harness.terminal import ROOT
 from tests.harness.tmux import MISSING, Tmux, installed
 
 
@@ -38,6 +42,27 @@ async def test_a_correction(cli: Proxy) -> None:
     assert (rating.completion_id, rating.value, rating.correction) == (newest, -1.0, "Better words.")
     code, _, err = await rlproxy(cli.home, "fix", "x", "--id", "rl-unknown")
     assert code == 1 and "no such completion" in err
+
+
+@pytest.mark.skipif(not installed(), reason=MISSING)
+async def test_what_was_skipped_is_not_shown_again(cli: Proxy, tmp_path: Path) -> None:
+    await cli.chat("one")
+    newest = (await cli.chat("two")).headers["x-rl-completion-id"]
+    code, out, _ = await rlproxy(cli.home, "skip")
+    assert code == 0 and f"({newest})" in out
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    async with Tmux(env) as terminal:
+        command = f"{sys.executable} -m proxy.cli watch --home {cli.home}"
+        await terminal.line(command)
+        await terminal.expect("You said: one", "1 good  2 bad")
+        await asyncio.sleep(2 * SETTLE_S)  # a key right after a new answer does nothing
+        await terminal.keys("3")
+        await terminal.expect("skipped “You said: one")
+        await terminal.keys("q")
+        await terminal.prompt()
+        await terminal.line(command)
+        await terminal.expect("none waits")
+    assert (cli.home / SKIPPED).read_text().split()[0] == newest
 
 
 async def test_one_question(cli: Proxy) -> None:

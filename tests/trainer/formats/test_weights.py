@@ -279,7 +279,7 @@ def test_a_download_says_how_far_it_is(tmp_path, monkeypatch):
         if "41 of 95" in line:
             further.set()
 
-    with module._told(tell, tmp_path, 95_000_000):
+    with module._reporting(tell, tmp_path, 95_000_000):
         (tmp_path / "inside").mkdir()
         with (tmp_path / "inside" / "model.whl").open("wb") as file:
             file.truncate(41_000_000)
