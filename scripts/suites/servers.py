@@ -6,6 +6,7 @@ Owns how they are started and stopped: the built-in server with the small real m
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-import psutil
 
 from scripts.bench.relay.targets import free_port
 from scripts.harness.serving import Serving
@@ -40,15 +40,22 @@ class Served:
 
 @asynccontextmanager
 async def builtin() -> AsyncIterator[Served]:
-    """SmolLM2 in rlproxy's own server, which is a child of the rlproxy before it."""
+    """SmolLM2 in rlproxy's own server: one that is asked directly, and another of the same behind rlproxy, whose key
+    nobody else has."""
+    weights, port = resolve().path, free_port()
+    command = [sys.executable, "-m", "trainer.serve", "--weights", str(weights), "--name", ALIAS, "--port", str(port)]
     with tempfile.TemporaryDirectory() as folder:
-        serving = Serving(Path(folder) / "home", resolve().path, OMP_NUM_THREADS="1")
-        await serving.start()
+        process = await asyncio.create_subprocess_exec(*command, "--threads", "1", stdout=NOWHERE, stderr=NOWHERE)
+        serving = Serving(Path(folder) / "home", weights, OMP_NUM_THREADS="1")
         try:
+            await serving.start()
             await _until_ready(f"{serving.url}/readyz")
-            yield Served(_child_address(serving.process.pid), serving.url, ALIAS)
-        finally:
+            await _until_ready(f"http://127.0.0.1:{port}/v1/models")
+            yield Served(f"http://127.0.0.1:{port}", serving.url, ALIAS)
             await serving.stop()
+        finally:
+            process.terminate()
+            await process.wait()
 
 
 @asynccontextmanager
@@ -87,13 +94,6 @@ async def _until_ready(url: str) -> None:
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.2)
-
-
-def _child_address(pid: int) -> str:
-    """Where the server listens that this process has started. Raises StopIteration where it has none."""
-    children = psutil.Process(pid).children(recursive=True)
-    listening = (c for child in children for c in child.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
-    return f"http://127.0.0.1:{next(listening).laddr.port}"
 
 
 SERVERS: Final[dict[str, Callable[[], AbstractAsyncContextManager[Served]]]] = {
