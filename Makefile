@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-openclaw test-matrix test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -74,6 +74,11 @@ test-backends:
 # Tiny models of each kind that people run, before a real llama-server: an hour of one core.
 test-models:
 	@scripts/test_models
+
+# Nor this: suites that nobody here wrote (langchain-tests, strict SDKs, Open Responses), directly and through rlproxy,
+# at the built-in server and a real llama-server: an hour of one core. `make test-suites SUITES=sdks` takes one of them.
+test-suites: setup
+	@$(PY) -m scripts.suites $(if $(SUITES),--suites $(SUITES)) $(if $(SERVERS),--servers $(SERVERS))
 
 # Nor this: the Ollama on the PATH, or those of OLLAMA_BIN=A:B. It installs none, and skips where there is none.
 test-ollama:

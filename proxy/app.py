@@ -89,7 +89,13 @@ class Wiring:
         self.channels = Channels(services, training.acts, status)
         self.parts = RelayParts(services, training, formats, self.episodes, self.queue)
         self.handlers = Handlers(
-            services, training, self.channels, self.parts, status, lambda request: self.guard.is_still_allowed(request)
+            services,
+            training,
+            self.channels,
+            self.parts,
+            status,
+            lambda request: self.guard.is_still_allowed(request),
+            lambda request, handler: self.guard.middleware(request, handler),
         )
         self.rules: dict[web.AbstractRoute, Rule] = {}
         self.guard = security.Guard(

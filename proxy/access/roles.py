@@ -70,7 +70,6 @@ ASKS: Final = (
     "POST /v1/images/generations",
     "POST /v1/images/edits",
     "POST /v1/images/variations",
-    "POST /v1/responses/compact",
     "POST /v1/responses/input_tokens",
     "GET /api/tags",
     "GET /api/ps",

@@ -29,6 +29,7 @@ _OURS: Final = re.compile(
     r"msg_(?:start\.)?rl-"
 )  # a message that rlproxy named: an answer to a command, or a translated one
 _ENCRYPTED: Final = "encrypted_content"
+SUMMARY: Final = "A summary of the conversation so far:\n"  # how the text of a compaction begins that is ours
 _CIPHER: Final = "gAAAA"  # how a Fernet token of OpenAI's begins
 _READABLE: Final = (*TEXT_PARTS, _ENCRYPTED, "input_image", "input_file", "input_audio")  # parts of a result
 # Members of a call that the model did not write.
@@ -240,7 +241,9 @@ def _is_readable(part: Any) -> bool:
 
 def _note(item: Mapping[str, Any]) -> Any:
     """Words of another agent, or of an item whose type nobody here knows. They are never a command."""
-    content = item.get("content")
+    content = item.get("content") or (item.get(_ENCRYPTED) if item.get("type") == "compaction" else None)
+    if isinstance(content, str) and content.startswith(_CIPHER):
+        return ""
     listed = [{"type": "text", "text": content}] if isinstance(content, str) and content else _listed(content)
     parts = [_part(part) for part in listed if not _is_cipher(part)]
     return content_of([mark_attached(part) for part in parts if part.get("type") in ("text", "image_url", "file")])

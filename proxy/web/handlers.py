@@ -11,7 +11,7 @@ from functools import partial
 from aiohttp import web
 
 from proxy.core.errors import Unsupported
-from proxy.dialects import dialect_at
+from proxy.dialects import RESPONSES, dialect_at
 from proxy.feedback.channels import Channels
 from proxy.feedback.webhooks.links import Links
 from proxy.relay.count_tokens import CountTokens
@@ -22,6 +22,7 @@ from proxy.relay.passthrough import Passthrough
 from proxy.relay.relay import Relay
 from proxy.training.training import Training
 from proxy.versions.services import Services
+from proxy.web.compaction import Compaction
 from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.error_middleware import Handler
@@ -31,6 +32,7 @@ from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages import Pages
+from proxy.web.response_socket import Admits, ResponseSocket
 from proxy.web.retention import Retention
 from proxy.web.status import StatusReport
 from proxy.web.stored_responses import StoredResponses
@@ -45,8 +47,9 @@ class Handlers:
         parts: RelayParts,
         status: StatusReport,
         is_still_allowed: Callable[[web.Request], bool],
+        admits: Admits,
     ) -> None:
-        """`is_still_allowed`: whether a request would be let in now as it was."""
+        """`is_still_allowed`: whether a request would be let in now as it was; `admits` lets one in."""
         store = services.store
         # models
         self.relay = Relay(parts, channels.commands)
@@ -75,6 +78,8 @@ class Handlers:
             services, training.run_files, training.unlearning, channels.unconfirmed, parts.lessons
         )
         self.stored = StoredResponses(parts, self.forgetter, untouched)
+        self.socket = ResponseSocket(parts, admits, partial(self.relay.data, dialect=RESPONSES), untouched)
+        self.compaction = Compaction(parts, admits, partial(self.relay.data, dialect=RESPONSES), untouched)
         self.retention = Retention(store, services.settings)
         self.pages = Pages(services, training, channels.feedback, status, self.forgetter, self.retention, self.lessons)
 

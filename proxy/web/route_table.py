@@ -98,6 +98,12 @@ MODELS: Final = (
     ),
     _model("/v1/completions", passthrough.CompletionRequest, "Legacy completions, the same."),
     _model("/v1/responses", passthrough.ResponsesRequest, "The Responses API, the same, with `previous_response_id`."),
+    Route("get", "/v1/responses", MODEL, lambda h: h.socket.get),
+    Route(
+        "post", "/v1/responses/compact", MODEL, lambda h: h.compaction.post, "models",
+        "The conversation summed up, as one item.", {200: passthrough.Relayed},
+        takes=passthrough.ResponsesRequest, fails=passthrough.RelayedError,
+    ),
     Route(
         "get", "/v1/responses/{id}", MODEL, lambda h: h.stored.get, "models",
         "A captured answer; `?stream` sends its events again.", {200: STREAM},

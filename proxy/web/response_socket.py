@@ -1,0 +1,199 @@
+"""The Responses API over a WebSocket: `GET /v1/responses` with an upgrade, as OpenAI's own mode for it.
+
+Owns the messages. Each `response.create` is a request like any other, let in and captured as one. Its events come back
+as messages. An answer with `store: false` can be continued on its own connection alone. Not
+here: what a request means (relay), who may ask (access).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import WSMsgType, web
+from aiohttp.abc import AbstractStreamWriter
+from multidict import CIMultiDict
+
+from proxy.access.bodies import BODY, HELD_BYTES
+from proxy.access.keys import Scope
+from proxy.access.security import principal_of
+from proxy.core.errors import BadRequest, ProxyError, UnknownPrevious
+from proxy.core.json_edit import dumps, loads
+from proxy.core.offload import off_loop
+from proxy.core.sse import EventSplitter
+from proxy.dialects.identity import head_identity
+from proxy.relay.parts import RelayParts
+from proxy.relay.previous_response import PreviousResponses
+from proxy.web.error_middleware import Handler, shape_errors
+
+IDLE_S: Final = 600.0  # without a message, after which the place is another's
+CREATE: Final = "response.create"
+MOST_UNSTORED: Final = 256  # answers of one connection that are only its own
+_UPGRADE: Final = ("connection", "upgrade", "content-length", "x-rl-completion-id", "x-stainless-retry-count")
+
+# Lets a request in as any other, and answers it by the handler.
+Admits = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+
+
+class EventWriter(AbstractStreamWriter):
+    """Takes an answer in place of a connection: its events become messages, and any other body is kept."""
+
+    def __init__(self, socket: web.WebSocketResponse | None) -> None:
+        """`socket`: where the events go; None where the answer is whole."""
+        self._socket = socket
+        self._splitter: EventSplitter | None = None
+        self.body = bytearray()  # of an answer that is not a stream
+        self.newest: Mapping[str, Any] = {}  # event
+
+    async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
+        if self._socket is not None and headers.get("content-type", "").startswith("text/event-stream"):
+            self._splitter = EventSplitter()
+
+    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        self.output_size += len(chunk)
+        if self._splitter is None or self._socket is None:
+            self.body += chunk
+            return
+        for event in self._splitter.feed(bytes(chunk)):
+            if event.begins_object and event.data is not None:
+                self.newest = await off_loop(len(event.data), loads, event.data)
+                await self._socket.send_str(event.data.decode("utf-8", "replace"))
+
+    async def write_eof(self, chunk: bytes = b"") -> None:
+        if chunk:
+            await self.write(chunk)
+
+    async def drain(self) -> None:
+        """Messages are drained as they are sent."""
+
+    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
+        """Messages are not compressed by the answer."""
+
+    def enable_chunking(self) -> None:
+        """Each event is a message."""
+
+
+class ResponseSocket:
+    def __init__(self, parts: RelayParts, admits: Admits, relay: Handler, plain: Handler) -> None:
+        """`relay` answers a request of this format, `plain` whatever asks for no upgrade."""
+        self._parts = parts
+        self._previous = PreviousResponses(parts.store, parts.redactor)
+        self._admits, self._relay, self._plain = admits, relay, plain
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse(max_msg_size=self._parts.settings.server.max_body_bytes, heartbeat=30.0)
+        if not socket.can_prepare(request):
+            return await self._plain(request)
+        await socket.prepare(request)
+        unstored: dict[str, None] = {}  # ids, oldest first
+        while not socket.closed:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    message = await socket.receive()
+            except TimeoutError:
+                await socket.close()
+                break
+            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                break
+            raw = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+            try:
+                await self._answer(request, socket, raw, unstored)
+            except ProxyError as error:
+                await socket.send_str(_error(error.status, error.body()["error"]))
+        return socket
+
+    async def _answer(
+        self, request: web.Request, socket: web.WebSocketResponse, raw: bytes, unstored: dict[str, None]
+    ) -> None:
+        """Raises BadRequest, UnknownPrevious."""
+        body = await off_loop(len(raw), _members, raw)
+        previous = body.get("previous_response_id")
+        if previous is not None:
+            await self._check_previous(request, str(previous), body, unstored)
+        if body.get("store") is False and len(unstored) >= MOST_UNSTORED:
+            del unstored[next(iter(unstored))]
+        writer = EventWriter(socket)
+        question = _request(request, writer)
+
+        async def answer(question: web.Request) -> web.StreamResponse:
+            question[BODY] = content = dumps(body)
+            question[HELD_BYTES].take_up_to(len(raw) + len(content))
+            return await self._relay(question)
+
+        async def admitted(question: web.Request) -> web.StreamResponse:
+            return await self._admits(question, answer)
+
+        response = await shape_errors(question, admitted)
+        ended = writer.newest.get("response") or {}
+        if not response.prepared or writer.body:
+            content = answered_body(response, writer)
+            await socket.send_str(_error(response.status, loads(content).get("error") or {}))
+        if writer.newest.get("type") in ("response.completed", "response.incomplete") and "id" in ended:
+            if body.get("store") is False:
+                unstored[str(ended["id"])] = None
+        elif previous is not None:
+            unstored.pop(str(previous), None)  # what failed is begun anew
+
+    async def _check_previous(
+        self, request: web.Request, id: str, body: Mapping[str, Any], unstored: dict[str, None]
+    ) -> None:
+        """Raises UnknownPrevious for an answer that another connection did not store, BadRequest for the result of a
+        call that the earlier answers do not have."""
+        head = head_identity(request.headers)
+        scope = Scope.of(principal_of(request), head.user or next(iter(head.users), None), head.people)
+        completion = await self._previous.find(id, scope)
+        if completion is None:
+            return  # the relay says so, or the backend knows it
+        if completion.request.get("store") is False and id not in unstored:
+            raise UnknownPrevious(f"Previous response with id '{id}' not found.", param="previous_response_id")
+        messages = [*completion.messages, *([completion.reply] if completion.reply else ())]
+        calls = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        items = body.get("input")
+        for item in items if isinstance(items, list) else ():
+            if not isinstance(item, dict):
+                continue
+            if item.get("type") == "function_call":
+                calls.add(item.get("call_id"))
+            elif item.get("type") == "function_call_output" and item.get("call_id") not in calls:
+                unstored.pop(id, None)
+                raise BadRequest(
+                    f"No tool call found for function call output with call_id {str(item.get('call_id'))[:200]}.",
+                    param="input",
+                )
+
+
+def answered_body(response: web.StreamResponse, writer: EventWriter) -> bytes:
+    """The body of an answer that is not a stream, sent already or not."""
+    body = response.body if isinstance(response, web.Response) else b""
+    return bytes(writer.body) or (body if isinstance(body, bytes) else b"")
+
+
+def _members(raw: bytes) -> dict[str, Any]:
+    """The request in a message. Raises BadRequest."""
+    try:
+        message = loads(raw)
+    except ValueError as error:
+        raise BadRequest(f"The message is not valid JSON ({error}).") from None
+    if not isinstance(message, dict) or message.get("type") != CREATE:
+        raise BadRequest(f"The message must be an object of the type `{CREATE}`.", param="type")
+    if message.get("generate") is False:
+        raise BadRequest("`generate: false` is not known here: nothing is prepared before a request.", param="generate")
+    members = message.get("response") if isinstance(message.get("response"), dict) else message
+    assert isinstance(members, dict)
+    return {**{name: value for name, value in members.items() if name not in ("type", "generate")}, "stream": True}
+
+
+def _request(request: web.Request, writer: EventWriter) -> web.Request:
+    """A request of this message, with the head of the one that opened the connection."""
+    headers = CIMultiDict(request.headers)
+    for name in (*_UPGRADE, *(name for name in headers if name.lower().startswith("sec-websocket"))):
+        headers.popall(name, None)
+    headers["content-type"] = "application/json"
+    question = request.clone(method="POST", headers=headers)
+    question._payload_writer = writer
+    return question
+
+
+def _error(status: int, error: Mapping[str, Any]) -> str:
+    return dumps({"type": "error", "status": status, "error": error}).decode()
