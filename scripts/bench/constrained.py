@@ -32,6 +32,7 @@ from trainer.lessons.samples import FORCED
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCHEMAS, SEED = 200, 50
+SCHEMA_TOKENS: Final = 48  # of an answer by one of them: most are short
 TOKENS: Final = 120
 PETS: Final = {
     "type": "object",
@@ -64,12 +65,12 @@ async def measure_schemas(suite: Path) -> dict[str, Any]:
     wrong: list[dict[str, str]] = []
     try:
         url = json.loads(await server.stdout.readline())["url"]
-        async with aiohttp.ClientSession(url) as http:
-            limit = asyncio.Semaphore(8)
+        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout()) as http:
+            limit = asyncio.Semaphore(16)
 
             async def ask(title: str, schema: Any) -> None:
-                question = f"Answer with one short JSON value that satisfies this schema: {json.dumps(schema)[:600]}"
-                body = {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS, "temperature": 0.7,
+                question = f"Answer with one short JSON value that satisfies this schema: {json.dumps(schema)[:200]}"
+                body = {"messages": [{"role": "user", "content": question}], "max_tokens": SCHEMA_TOKENS, "temperature": 0.7,
                         "seed": SEED, "response_format": by_schema(schema)}  # fmt: skip
                 async with limit, http.post("/v1/chat/completions", json=body) as response:
                     answer = await response.json()
