@@ -70,8 +70,8 @@ async def measure_schemas(suite: Path) -> dict[str, Any]:
 
             async def ask(title: str, schema: Any) -> None:
                 question = f"Answer with one short JSON value that satisfies this schema: {json.dumps(schema)[:200]}"
-                body = {"messages": [{"role": "user", "content": question}], "max_tokens": SCHEMA_TOKENS, "temperature": 0.7,
-                        "seed": SEED, "response_format": by_schema(schema)}  # fmt: skip
+                body = {"messages": [{"role": "user", "content": question}], "max_tokens": SCHEMA_TOKENS,
+                        "temperature": 0.7, "seed": SEED, "response_format": by_schema(schema)}  # fmt: skip
                 async with limit, http.post("/v1/chat/completions", json=body) as response:
                     answer = await response.json()
                 if response.status == 400:
