@@ -28,7 +28,7 @@ from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 from scripts.research.schema_libraries import groups
 from trainer.formats.weights import resolve
-from trainer.lessons.samples import FORCED
+from trainer.lessons.samples import forced_tokens
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCHEMAS, SEED = 200, 50
@@ -179,15 +179,16 @@ async def measure_run(answers: int = 24) -> dict[str, Any]:
             lines = [json.loads(line) for line in (run_folder / "samples.jsonl").read_text().splitlines()]
         finally:
             await serving.stop()
-    gaps = [np.abs(np.subtract(line["logprobs"], line["unconstrained_logprobs"])) for line in lines]
-    flat = np.concatenate(gaps)
+    sampled = np.concatenate([line["logprobs"] for line in lines])
+    model = np.concatenate([line["unconstrained_logprobs"] for line in lines])
+    gaps = np.abs(sampled - model)
     return {
         "answers": answers,
         "kinds": dict(kinds),
         "exact": sum(line["exact"] for line in lines),
-        "tokens": len(flat),
-        "forced": int((flat > FORCED).sum()),
-        "forced_by_bound": {str(bound): int((flat > bound).sum()) for bound in (0.001, 0.01, 0.02, 0.05, 0.2, 1.0)},
+        "tokens": len(gaps),
+        "forced": int(forced_tokens(sampled, model).sum()),
+        "forced_by_bound": {str(bound): int((gaps > bound).sum()) for bound in (0.001, 0.01, 0.02, 0.05, 0.2, 1.0)},
         "result": {key: result[key] for key in ("status", "reason", "metrics", "gate", "seconds")},
         "causes": dict(Counter(str(sample["cause"]) for sample in result["samples"].values())),
     }
