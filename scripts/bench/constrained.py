@@ -28,11 +28,11 @@ from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
 from scripts.research.schema_libraries import groups
 from trainer.formats.weights import resolve
-from trainer.lessons.samples import FORCED
+from trainer.lessons.samples import forced_tokens
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SCHEMAS, SEED = 200, 50
-TOKENS: Final = 120
+SCHEMA_TOKENS: Final = 48  # of an answer by one of them: most are short
 PETS: Final = {
     "type": "object",
     "properties": {"kind": {"enum": ["cat", "dog"]}, "name": {"type": "string", "maxLength": 20}},
@@ -49,12 +49,12 @@ def by_schema(schema: Any) -> dict[str, Any]:
 # --- valid or refused -----------------------------------------------------------------------------------------------
 
 
-async def measure_schemas(suite: Path) -> dict[str, Any]:
+async def measure_schemas(suite: Path, weights: Path) -> dict[str, Any]:
     """Ask for an answer by each of 200 schemas drawn from the suite."""
     import jsonschema
 
     chosen = random.Random(SEED).sample([*groups(suite)], SCHEMAS)
-    command = [sys.executable, "-P", "-m", "trainer.serve", "--weights", str(resolve().path), "--threads", "1"]
+    command = [sys.executable, "-P", "-m", "trainer.serve", "--weights", str(weights), "--threads", "1"]
     server = await asyncio.create_subprocess_exec(
         *command, "--watch-stdin", cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -64,13 +64,13 @@ async def measure_schemas(suite: Path) -> dict[str, Any]:
     wrong: list[dict[str, str]] = []
     try:
         url = json.loads(await server.stdout.readline())["url"]
-        async with aiohttp.ClientSession(url) as http:
-            limit = asyncio.Semaphore(8)
+        async with aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout()) as http:
+            limit = asyncio.Semaphore(16)
 
             async def ask(title: str, schema: Any) -> None:
-                question = f"Answer with one short JSON value that satisfies this schema: {json.dumps(schema)[:600]}"
-                body = {"messages": [{"role": "user", "content": question}], "max_tokens": TOKENS, "temperature": 0.7,
-                        "seed": SEED, "response_format": by_schema(schema)}  # fmt: skip
+                question = f"Answer with one short JSON value that satisfies this schema: {json.dumps(schema)[:200]}"
+                body = {"messages": [{"role": "user", "content": question}], "max_tokens": SCHEMA_TOKENS,
+                        "temperature": 0.7, "seed": SEED, "response_format": by_schema(schema)}  # fmt: skip
                 async with limit, http.post("/v1/chat/completions", json=body) as response:
                     answer = await response.json()
                 if response.status == 400:
@@ -105,7 +105,7 @@ def _is_valid(validator: Any, text: str) -> bool:
 # --- tokens a second ------------------------------------------------------------------------------------------------
 
 
-async def measure_speed(repeats: int = 5) -> dict[str, Any]:
+async def measure_speed(repeats: int, tokens_a_reply: int) -> dict[str, Any]:
     """Tokens a second of wall time and of CPU time, in turns with and without a constraint."""
     import torch
 
@@ -125,14 +125,19 @@ async def measure_speed(repeats: int = 5) -> dict[str, Any]:
     compile_s = time.process_time() - start
     message = {"role": "user", "content": "Write a long list of books as JSON strings."}
     prompt = tuple(tokenizer.apply_chat_template([message], add_generation_prompt=True)["input_ids"])
-    figures: dict[str, Any] = {"prepare_cpu_s": round(prepare_s, 3), "compile_cpu_s": round(compile_s, 4)}
+    figures: dict[str, Any] = {
+        "repeats": repeats,
+        "tokens": tokens_a_reply,
+        "prepare_cpu_s": round(prepare_s, 3),
+        "compile_cpu_s": round(compile_s, 4),
+    }
     try:
         for rows in (1, 8):
             rates: dict[str, list[tuple[float, float]]] = {"free": [], "constrained": []}
             for repeat in range(repeats):
                 for name, form in (("free", None), ("constrained", constraint)):
                     request = GenerationRequest(
-                        prompt, TOKENS, Sampling(seed=repeat), constraint=form, ignore_eos=form is None
+                        prompt, tokens_a_reply, Sampling(seed=repeat), constraint=form, ignore_eos=form is None
                     )
                     wall, cpu = time.perf_counter(), time.process_time()
                     tokens = [delta async for _, delta in engine.generate(request, rows)]
@@ -178,15 +183,16 @@ async def measure_run(answers: int = 24) -> dict[str, Any]:
             lines = [json.loads(line) for line in (run_folder / "samples.jsonl").read_text().splitlines()]
         finally:
             await serving.stop()
-    gaps = [np.abs(np.subtract(line["logprobs"], line["unconstrained_logprobs"])) for line in lines]
-    flat = np.concatenate(gaps)
+    sampled = np.concatenate([line["logprobs"] for line in lines])
+    model = np.concatenate([line["unconstrained_logprobs"] for line in lines])
+    gaps = np.abs(sampled - model)
     return {
         "answers": answers,
         "kinds": dict(kinds),
         "exact": sum(line["exact"] for line in lines),
-        "tokens": len(flat),
-        "forced": int((flat > FORCED).sum()),
-        "forced_by_bound": {str(bound): int((flat > bound).sum()) for bound in (0.001, 0.01, 0.02, 0.05, 0.2, 1.0)},
+        "tokens": len(gaps),
+        "forced": int(forced_tokens(sampled, model).sum()),
+        "forced_by_bound": {str(bound): int((gaps > bound).sum()) for bound in (0.001, 0.01, 0.02, 0.05, 0.2, 1.0)},
         "result": {key: result[key] for key in ("status", "reason", "metrics", "gate", "seconds")},
         "causes": dict(Counter(str(sample["cause"]) for sample in result["samples"].values())),
     }
@@ -195,6 +201,9 @@ async def measure_run(answers: int = 24) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", type=Path)
+    parser.add_argument("--weights", type=Path, help="of the model that answers by the suite's schemas")
+    parser.add_argument("--repeats", type=int, default=5, help="of each speed")
+    parser.add_argument("--tokens", type=int, default=120, help="of each reply whose speed is measured")
     parser.add_argument("--only", default="schemas,speed,run")
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "constrained.json")
     options = parser.parse_args()
@@ -202,9 +211,9 @@ def main() -> None:
     for part in options.only.split(","):
         where = circumstances()
         if part == "schemas":
-            measured = asyncio.run(measure_schemas(options.suite))
+            measured = asyncio.run(measure_schemas(options.suite, options.weights or resolve().path))
         else:
-            measured = asyncio.run(measure_speed() if part == "speed" else measure_run())
+            measured = asyncio.run(measure_speed(options.repeats, options.tokens) if part == "speed" else measure_run())
         figures[part] = {**where, **measured}
         print(part, json.dumps(measured, indent=1))
         options.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")

@@ -14,7 +14,7 @@ from tests.harness import tiny
 from tests.trainer.runs import go, of
 from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.samples import FORCED, parse
+from trainer.lessons.samples import forced_tokens, parse
 from trainer.policy.packing import pack
 from trainer.serve.constraints import Compiler, SchemaPart
 from trainer.serve.engine import Engine, GenerationRequest
@@ -90,6 +90,15 @@ def lines(replies, sampling):
     return made
 
 
+def forced(line):
+    return forced_tokens(np.asarray(line["logprobs"]), np.asarray(line["unconstrained_logprobs"]))
+
+
+def test_a_token_is_forced_by_the_mass_that_was_ruled_out_or_by_being_the_only_one():
+    sampled, model = np.array([-1.0, -1.0, 0.0, 0.0, -1.0, 0.0]), np.array([-1.1, -1.3, -0.1, 0.0, -9999.0, -7.0])
+    assert forced_tokens(sampled, model).tolist() == [False, True, True, False, True, True]
+
+
 @pytest.fixture(scope="module", params=[Sampling(temperature=0.8), Sampling(temperature=0.9, top_p=0.95)])
 def captured(request, letters):
     return lines(answers(letters, request.param), request.param)
@@ -104,8 +113,7 @@ def test_the_trainer_computes_what_the_server_said_without_the_constraint(captur
     free = sum(int(s.chosen.sum()) for s in samples)
     assert 0.25 < free / sum(len(s.chosen) for s in samples) < 0.75, "both kinds are there"
     for sample, old, line in zip(samples, scored, captured, strict=True):
-        gap = np.asarray(line["logprobs"]) - np.asarray(line["unconstrained_logprobs"])
-        assert (sample.chosen == (np.abs(gap) <= FORCED)).all()
+        assert (sample.chosen == ~forced(line)).all()
         np.testing.assert_allclose(old[sample.chosen], sample.behaviour[sample.chosen], atol=2e-3)
         assert np.isnan(sample.behaviour[~sample.chosen]).all()
         assert set(template.text(np.asarray(line["token_ids"])[sample.chosen].tolist())) <= set(LETTERS)
@@ -119,9 +127,8 @@ def test_a_run_trains_on_them_and_passes_its_gate(captured, letters, tmp_path):
         if line["split"] == "held":
             continue
         outcome = result["samples"][line["rating"]]
-        forced = sum(abs(q - p) > FORCED for q, p in zip(line["logprobs"], line["unconstrained_logprobs"], strict=True))
         assert outcome["cause"] is None and outcome["exact"]
-        assert outcome["tokens"] == outcome["accepted"] == len(line["token_ids"]) - forced
+        assert outcome["tokens"] == outcome["accepted"] == int((~forced(line)).sum())
     assert not [event for event in of(events, "warning") if "the server does not compute" in event["message"]]
 
 
@@ -154,5 +161,5 @@ def test_where_penalties_make_it_inexact_forced_tokens_still_do_not_train(captur
     penalised = [line | {"sampling": {**line["sampling"], "presence_penalty": 0.5}} for line in captured]
     result, _ = go(tiny.run_folder(tmp_path / "run", letters, penalised))
     outcome, line = result["samples"]["rt-0"], captured[0]
-    free = sum(abs(q - p) <= FORCED for q, p in zip(line["logprobs"], line["unconstrained_logprobs"], strict=True))
+    free = int((~forced(line)).sum())
     assert (outcome["exact"], outcome["tokens"], outcome["accepted"]) == (False, free, free)

@@ -66,7 +66,10 @@ def garbage(samples: Sequence[Sample], calm: Mapping[str, LogProbs]) -> dict[str
     for sample in samples:
         if sample.reward <= 0:
             continue
-        surprise = excess([LogProbs(*(values[sample.chosen] for values in calm[sample.rating]))])
+        scored = calm[sample.rating]
+        if sample.forced is not None:
+            scored = LogProbs(*(values[sample.chosen] for values in scored))
+        surprise = excess([scored])
         if surprise > GARBAGE:
             reasons[sample.rating] = f"liked, but {surprise:.1f} nats a token odder than what this model says"
     return reasons

@@ -30,8 +30,10 @@ from trainer.policy.packing import Tokens
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
 PLACEHOLDER = -1000.0
-# A constraint that takes a larger share of the mass has chosen the token: as nats, 2 % (docs/lab/constrained.md).
-FORCED = 0.02
+# A constraint that rules out more of the mass has chosen the token: 18 %, as nats. So it has where nothing else was
+# left, and the log-prob under it is 0. Both hang on what came before the token alone (docs/lab/constrained.md).
+FORCED = 0.2
+SOLE = -1e-4
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
 PromptBy = Literal["captured", "server", "template"]
 SPLITS = ("train", "held", "replay")
@@ -303,8 +305,7 @@ def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats 
 def _unconstrained(line: Mapping[str, Any], sampled: Floats) -> tuple[Floats, Bools]:
     """ℓ_β of the model itself, (T,), and which tokens were forced.
 
-    Both log-probs differ by −log of the mass that the constraint left. That is the same whatever was drawn, so a token
-    is forced by what came before it, never by which one it is.
+    What was forced has no ℓ_β.
     """
     raw = line["unconstrained_logprobs"]
     try:
@@ -313,10 +314,19 @@ def _unconstrained(line: Mapping[str, Any], sampled: Floats) -> tuple[Floats, Bo
         raise BadLine("unconstrained_logprobs are not all numbers") from None
     if model.shape != sampled.shape or not np.isfinite(model).all():
         raise BadLine(f"{len(sampled)} log-probs, and without the constraint others than so many finite ones")
-    forced: Bools = np.abs(sampled - model) > FORCED
+    forced = forced_tokens(sampled, model)
     if forced.all():
         raise BadLine("a schema or a forced call chose each of its tokens")
     return np.where(forced, np.nan, model), forced
+
+
+def forced_tokens(sampled: Floats, model: Floats) -> Bools:
+    """(T,) the tokens that a constraint chose: `sampled` are log-probs with it, `model` without.
+
+    They differ by −log of the mass that the constraint left. That is the same whatever was drawn.
+    """
+    mask: Bools = (np.abs(sampled - model) > FORCED) | ((sampled > SOLE) & (model <= SOLE))
+    return mask
 
 
 def _has_penalty(sampling: Any, *names: str) -> bool:

@@ -294,7 +294,9 @@ def _tokens(batch: Sequence[Lesson]) -> int:
 
 
 def _acceptance(batch: Sequence[Lesson]) -> float:
-    return round(sum(int(lesson.keep.sum()) for lesson in batch) / _tokens(batch), 6)
+    return round(
+        sum(int(lesson.keep.sum()) for lesson in batch) / max(sum(int(lesson.chosen.sum()) for lesson in batch), 1), 6
+    )
 
 
 def accumulate(

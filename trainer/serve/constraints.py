@@ -27,7 +27,8 @@ from trainer.serve.schema_ends import TooManyReferences, has_finite_instance
 
 MAX_SCHEMA: Final = 64 << 10  # bytes; the tokens of a longer one take longer than a step of the model
 MASK_SECONDS: Final = 0.25  # CPU time of one mask: all rows wait for it
-CACHED: Final = 16  # compiled grammars that are kept: the same program sends the same schema again
+MAX_STATES: Final = 50_000  # of a grammar's lexer, 1 to 2 kB each
+CACHED: Final = 8  # compiled grammars that are kept: the same program sends the same schema again
 # As json.dumps writes it, which models know best. With free white space a small model may write nothing else.
 FORM: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
 
@@ -133,7 +134,7 @@ class Compiler:
             _library_tokenizer(self._tokenizer, self._ends),
             text,
             log_level=0,
-            limits=LLParserLimits(verbose_errors=False),
+            limits=LLParserLimits(max_lexer_states=MAX_STATES, verbose_errors=False),
         )
 
     def _fault(self, error: str, options: Sequence[Grammar]) -> ConstraintError:
@@ -191,7 +192,7 @@ def _term(part: str | int | SchemaPart) -> str:
 
 def _reason(error: str) -> str:
     """The library's message without its grammar and state."""
-    text = error.split("failed to compile JSON schema:")[-1].split("<state>")[0]
+    text = re.split(r"<state>|<non-verbose", error.split("failed to compile JSON schema:")[-1])[0]
     lines = [
         line.strip() for line in text.splitlines() if line.strip() and not re.match(r"\s*\d+ \| |\s*\^+\s*$", line)
     ]
