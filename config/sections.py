@@ -241,6 +241,8 @@ class Train(Section):
     """Weights of raters by name, above 0 and at most 10; one that is not named has 1."""
     max_rater_share: float = Field(default=0.75, ge=0.5, le=1)
     """Most of a run that may be one rater's, by weight, where others rate too; 1 means no bound. The owner has none."""
+    publish: Literal["at once", "by experiment"] = "at once"
+    """When a version that passed the gate goes live: at once, or when it has won an experiment on live traffic."""
     watch: bool = True
     """Roll back a new version that is rated worse, or succeeds in fewer evaluation episodes, beyond chance."""
     tensorboard: bool = False

@@ -116,6 +116,16 @@ class RunEnded(StoreError):
     pass
 
 
+class ExperimentRuns(StoreError):
+    """One runs already."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"The experiment with v{version} is running, and one runs at a time: wait for its end, or "
+            "`rlproxy experiment stop`."
+        )
+
+
 class InOpenRun(StoreError):
     def __init__(self, run: int) -> None:
         super().__init__(

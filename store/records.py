@@ -62,6 +62,7 @@ class NewCompletion:
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
     key: str | None = None  # that asked, by its id or its word; None: stored before this was, or imported
     lessons: tuple[PromptLesson, ...] = ()  # that were in its prompt, or left out to compare
+    experiment: ExperimentTurn | None = None  # its conversation was drawn for one
     forms: dict[str, list[Any]] | None = (
         None  # how its messages were written (proxy.conversation.as_sent); None: not known
     )
@@ -113,6 +114,14 @@ class Item(NamedTuple):
 
     id: str
     kind: str
+
+
+class ExperimentTurn(NamedTuple):
+    """A turn of a conversation that an experiment drew."""
+
+    experiment: int
+    conversation: bytes  # a salted hash
+    is_candidate: bool
 
 
 class Requester(NamedTuple):

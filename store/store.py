@@ -34,6 +34,7 @@ from store.learning import keys
 from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episode_scores import EpisodeScoreStore
 from store.learning.episodes import EpisodeStore
+from store.learning.experiments import ExperimentStore
 from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
@@ -79,6 +80,7 @@ class Store:
         self.judged_pairs = JudgedPairStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
+        self.experiments = ExperimentStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
         self.episodes = EpisodeStore(reader, writer)
         self.episode_groups = EpisodeGroupStore(reader, writer)

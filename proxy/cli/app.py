@@ -21,6 +21,7 @@ from proxy.cli.common import AsJson, DryRun, Home, print_json, settings_of, show
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
 from proxy.cli.episodes import episodes_app
+from proxy.cli.experiment import experiment_app
 from proxy.cli.failing import fail
 from proxy.cli.help_texts import Grouped
 from proxy.cli.init.command import init
@@ -61,6 +62,7 @@ app.add_typer(service_app, name="service")
 app.add_typer(keys_app, name="keys")
 app.add_typer(lessons_app, name="lessons")
 app.add_typer(model_app, name="model")
+app.add_typer(experiment_app, name="experiment")
 
 
 def _say_version(is_requested: bool) -> None:

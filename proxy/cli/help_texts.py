@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
-        "report", "rollback", "promote", "reset",
+        "report", "experiment", "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -70,6 +70,9 @@ EXAMPLES: Final = {
     "lessons restore": ("lessons restore rt-42",),
     "adapters": ("adapters",),
     "report": ("report", "report shared.html --no-text"),
+    "experiment start": ("experiment start v7", "experiment start v7 --share 0.2"),
+    "experiment status": ("experiment status", "experiment status --json"),
+    "experiment stop": ("experiment stop",),
     "rollback": ("rollback", "rollback --base"),
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),

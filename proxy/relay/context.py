@@ -28,6 +28,7 @@ from proxy.dialects.identity import HeadIdentity, RequestIdentity, head_identity
 from proxy.relay.capture.optout import says_off
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.request_body import CommandLines, coding_of
+from proxy.versions.arms import Assignment
 from proxy.versions.live_version import Lease, NamedVersion
 from store.records import Requester
 
@@ -82,10 +83,16 @@ class RequestContext:
     version: NamedVersion = field(init=False)
     is_episode: bool = False
     pinned: int | None = None  # the version of its episode
+    assigned: Assignment | None = None  # by an experiment
 
     # admit
     stream: HeldStream | None = None  # where its client is held while it waits
     lease: Lease = field(init=False)
+
+    @property
+    def promised(self) -> int | None:
+        """The version that its episode or an experiment gives it; None: the one that its name means."""
+        return self.pinned if self.assigned is None else self.assigned.version
 
     @property
     def size(self) -> int:

@@ -21,6 +21,7 @@ from aiohttp import web
 from proxy.access.keys import Scope
 from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
+from proxy.conversation.conversations import canonical
 from proxy.conversation.retries import Attempt, key_of
 from proxy.core.agent_wrappers import NOBODY, agent_of
 from proxy.core.errors import BadRequest, ProxyError, StorageFailed
@@ -46,6 +47,8 @@ from proxy.relay.request_body import (
     with_members,
 )
 from proxy.relay.unread_requests import unread_answer
+from proxy.versions.arms import Arms, Assignment
+from store.captured.tree import SYSTEM_ROLES
 from store.errors import StoreError
 from store.records import PromptLesson, Requester
 
@@ -221,6 +224,8 @@ class Relay:
             )
             context.is_episode = pin is not None
             context.pinned = None if live is None or pin is None else pin.version
+        if context.id is not None and name.is_ours and name.pinned is None and not context.is_episode:
+            context.assigned = _assignment(self.parts.arms, context)
 
     # 4: admit
 
@@ -250,7 +255,7 @@ class Relay:
         """The stream by which a client is told to wait; None where its format has no comments."""
         if not context.parsed.stream or context.dialect.framing != "sse":
             return None
-        promised = context.pinned
+        promised = context.promised
         if promised is None:
             promised = self.parts.live_version.version_of(context.version)
         return HeldStream(context.request, context.dialect, context.attempt, context.id, promised)
@@ -262,7 +267,7 @@ class Relay:
         parts, stream = self.parts, context.stream
         await parts.backend.ready()
         promised = stream.promised if stream else None
-        lease = await parts.live_version.acquire(context.version, context.pinned if promised is None else promised)
+        lease = await parts.live_version.acquire(context.version, context.promised if promised is None else promised)
         context.lease = lease
         try:
             outgoing = await self._outgoing(context)
@@ -308,6 +313,24 @@ class Relay:
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
     return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
+
+
+def _assignment(arms: Arms, context: RequestContext) -> Assignment | None:
+    """The arm of its conversation in the running experiment. One without a session goes by its first message."""
+    if arms.experiment is None:
+        return None
+    messages = context.parsed.messages
+    name: str | bytes | None = context.identity.session
+    if name is None:
+        first = next((message for message in messages if message.get("role") not in SYSTEM_ROLES), None)
+        name = None if first is None else canonical(first).body
+    if name is None:
+        return None
+    requester = f"{context.requester.key}\0{context.requester.user}\0".encode(errors="surrogatepass")
+    return arms.assign(
+        requester + (name.encode(errors="surrogatepass") if isinstance(name, str) else name),
+        has_history=any(message.get("role") == "assistant" for message in messages),
+    )
 
 
 def _find_commands(context: RequestContext) -> None:

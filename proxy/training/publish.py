@@ -14,21 +14,22 @@ from typing import Any, Final, Literal, NamedTuple
 import structlog
 
 from proxy.core.errors import BackendBroke, BrokeOff, Conflict, ProxyError
-from proxy.core.events import Events
-from proxy.core.metrics import Metrics
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, CloudStudent
 from proxy.training.gpu_sharing import GpuSharing
+from proxy.versions.arms import Arms
+from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion, Overtaken
+from proxy.versions.services import Services
 from store.errors import RunEnded
 from store.learning.versions import WAITING
 from store.records import Adapter, Run
-from store.store import Store
 from trainer.launch import AdapterError, Seal, verify_adapter
 
 log = structlog.get_logger()
 
+EVEN: Final = 0.5  # share of conversations: the most evidence for each rating
 RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 
 
@@ -43,19 +44,22 @@ class PublishResult(NamedTuple):
 class Publisher:
     def __init__(
         self,
-        store: Store,
+        services: Services,
         live_version: LiveVersion,
         gpu_sharing: GpuSharing,
-        events: Events,
-        metrics: Metrics,
         cloud_student: CloudStudent | None,
+        experiments: Experiments,
+        arms: Arms,
     ) -> None:
-        self._store = store
+        self._store = services.store
         self._live_version = live_version
         self._gpu_sharing = gpu_sharing
-        self._events = events
-        self._metrics = metrics
+        self._events = services.events
+        self._metrics = services.metrics
         self._cloud_student = cloud_student
+        self._experiments = experiments
+        self._arms = arms
+        self._by_experiment = services.settings.train.publish == "by experiment"
 
     async def record(self, run: Run, result: dict[str, Any]) -> PublishResult | None:
         """The trainer's last word, into the store; the version that it leaves, if any."""
@@ -114,6 +118,8 @@ class Publisher:
         """A backend that is down for a moment is asked again; then the version waits for `promote`. One that cannot be
         loaded gives its ratings back."""
         await self._gpu_sharing.awake()
+        if await self._is_compared(adapter):
+            return
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
             try:
@@ -133,6 +139,23 @@ class Publisher:
                     await self._give_up(adapter, error)
                     return
                 await asyncio.sleep(pause)
+
+    async def _is_compared(self, adapter: Adapter) -> bool:
+        """Tell whether it does not go live now: another is compared, or it has to win an experiment first."""
+        if (running := self._arms.experiment) is not None:
+            if running.version != adapter.version:
+                self._wait(adapter, f"v{adapter.version} waits until the experiment with v{running.version} has ended.")
+            return True
+        if not self._by_experiment:
+            return False
+        try:
+            await self._experiments.start(adapter.version, adapter.parent, EVEN, "rlproxy")
+        except ProxyError as error:
+            self._wait(
+                adapter,
+                f"v{adapter.version} cannot be compared with the live version, and waits for `promote`: {error}",
+            )
+        return True
 
     async def _give_up(self, adapter: Adapter, error: ProxyError) -> None:
         """A server that is away or lacks something may take the version later. One that answers and refuses it will

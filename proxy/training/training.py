@@ -27,6 +27,8 @@ from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.training.unlearning import Unlearning
 from proxy.training.weights_check import WeightsCheck
+from proxy.versions.arms import Arms
+from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.services import Services
@@ -41,12 +43,15 @@ class Training:
         settings, store, backend, events = services.settings, services.store, services.backend, services.events
         self._services = services
         # one version answers, and another takes its place
+        self.arms = arms = Arms()
         self.live_version = LiveVersion(
-            store, backend, services.tasks, events, services.admission, WarmUp(backend, services.recent), pinned
-        )
+            store, backend, services.tasks, events, services.admission, WarmUp(backend, services.recent),
+            lambda has_room: arms.versions() | (pinned() if has_room else set()),
+        )  # fmt: skip
         self.gpu_sharing = GpuSharing(
             settings, store, backend, self.live_version, services.admission, events, services.tasks
         )
+        self.experiments = Experiments(store, backend, self.live_version, arms, events)
         self.monitor = RollbackMonitor(settings.train, store, self.live_version, events)
         # a run: whether it may start, its samples, its trainer, its version
         self.weights_check = WeightsCheck(settings, store, backend, services.launcher, events)
@@ -60,7 +65,9 @@ class Training:
         )
         self.run_files = RunFiles(store, settings.home)
         claims = Claims(services, self.live_version, self.cloud_student, self.run_files, self.weights_check)
-        publisher = Publisher(store, self.live_version, self.gpu_sharing, events, services.metrics, self.cloud_student)
+        self._publisher = publisher = Publisher(
+            services, self.live_version, self.gpu_sharing, self.cloud_student, self.experiments, arms
+        )
         self.supervisor = RunSupervisor(
             services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning
         )
@@ -83,6 +90,7 @@ class Training:
                 await self.live_version.restore()
             except ProxyError as error:  # a backend that is not there yet does not keep the proxy from starting
                 log.warning("adapters are not loaded yet", error=str(error))
+        await self.experiments.restore()
         await self.judging.start(http)
 
     async def start(self) -> None:
@@ -93,6 +101,7 @@ class Training:
         tasks.spawn("gaps", self.run_files.keep_overwriting())
         await self.supervisor.start()
         tasks.spawn("watch", self.monitor.run())
+        tasks.spawn("experiments", self.experiments.run())
         tasks.spawn("rehearsal", self.rehearsal.run())
         tasks.spawn("signals", self.judging.run())
         tasks.spawn("wake-on-ratings", self._wake_on_ratings())
@@ -110,3 +119,7 @@ class Training:
                 self.monitor.wake()
             if event.kind in ("rating", "retracted"):
                 self.judging.rated()
+            if event.kind in ("rating", "retracted", "swap", "rebuild"):
+                self.experiments.wake()
+            if event.kind == "experiment" and event.data["event"] == "ended":
+                self._services.tasks.spawn("after-experiment", self._publisher.finish_swap())

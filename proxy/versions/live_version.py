@@ -74,9 +74,10 @@ class LiveVersion:
         events: Events,
         admission: Admission,
         warm_up: WarmUp,
-        pinned: Callable[[], set[int]] = set,
+        pinned: Callable[[bool], set[int]] = lambda has_room: set(),
     ) -> None:
-        """`pinned`: versions that will be asked for again, kept loaded where the backend has room for any number."""
+        """`pinned`: versions that will be asked for again and stay loaded. It is told whether the backend has room for
+        any number."""
         self._store = store
         self._backend = backend
         self._tasks = tasks
@@ -275,6 +276,16 @@ class LiveVersion:
         await self._unload_unused()
         return self._pointer
 
+    async def prepare(self, version: int) -> None:
+        """Load a version beside the live one and have it answer once. Raises NotFound, Conflict, BackendDown,
+        BackendBroke."""
+        async with self._admission.through(wait=False), self._changing:
+            try:
+                await self._load(version)
+            except AdapterError as error:
+                raise Conflict(f"v{version} cannot be loaded: {error}") from error
+            await self._warm(version)
+
     @contextlib.contextmanager
     def _exclusive(self, version: int) -> Iterator[None]:
         """Where a server has one version on at a time: nobody is let in until this one is on and live.
@@ -328,7 +339,7 @@ class LiveVersion:
 
     def _versions_to_keep(self) -> set[int]:
         versions = {BASE, self._pointer.live, self._pointer.previous}
-        return versions | self._pinned_elsewhere() if self._backend.max_models is None else versions
+        return versions | self._pinned_elsewhere(self._backend.max_models is None)
 
     async def _load(self, version: int) -> None:
         """Needs the lock."""

@@ -26,6 +26,7 @@ from proxy.web.compaction import Compaction
 from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.error_middleware import Handler
+from proxy.web.experiment_routes import ExperimentRoutes
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import ImportRoutes
 from proxy.web.judge_routes import JudgeRoutes
@@ -72,6 +73,7 @@ class Handlers:
         self.control = Control(services, training, status, is_still_allowed)
         self.keys = KeyRoutes(services.keys)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
+        self.experiments = ExperimentRoutes(training.experiments)
         self.lessons = LessonRoutes(store, parts.lessons)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(

@@ -31,6 +31,7 @@ from proxy.web.openapi.episodes import (
     RewardsBody,
     WholeEpisode,
 )
+from proxy.web.openapi.experiments import ExperimentsBody, ExperimentWanted
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
 from proxy.web.openapi.shapes import FLAG, NDJSON, TEXT, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
@@ -400,6 +401,22 @@ LESSONS: Final = (
     ),
 )  # fmt: skip
 
+EXPERIMENTS: Final = (
+    Route(
+        "get", "/rl/experiments", RATE, lambda h: h.experiments.list, "control",
+        "Two versions compared on live traffic: the running experiment, and those before.", {200: ExperimentsBody},
+    ),
+    Route(
+        "post", "/rl/experiments", ADMIN, lambda h: h.experiments.start, "control",
+        "Lets a version answer a share of conversations until ratings decide.", {201: ExperimentsBody},
+        takes=ExperimentWanted,
+    ),
+    _act(
+        "/rl/experiments/stop", lambda h: h.experiments.stop,
+        "Ends it without a decision; the live version stays.", ExperimentsBody,
+    ),
+)  # fmt: skip
+
 EPISODES: Final = (
     Route(
         "post", "/rl/episodes", RATE, lambda h: h.episodes.open, "episodes",
@@ -472,7 +489,7 @@ BACKENDS: Final = tuple(
     Route("*", path, PASSED, lambda h: h.passed) for path in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")
 )
 
-ROUTES: Final = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE, *LESSONS, *PAGES, *BACKENDS)
+ROUTES: Final = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE, *LESSONS, *EXPERIMENTS, *PAGES, *BACKENDS)
 OPERATIONS: Final[tuple[Route, ...]] = tuple(
     route for route in ROUTES if route.section
 )  # what other programs may count on

@@ -17,7 +17,7 @@ import aiosqlite
 import orjson
 
 from store.captured import blobs, conversations, items, prompt_ids, requests, tree
-from store.captured.recording import add_lessons, record
+from store.captured.recording import add_extras, record
 from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.file.part import StorePart
@@ -87,7 +87,7 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         if not cursor.rowcount:
             raise DuplicateCompletion(f"There is a completion {new.id!r} already.")
         tree.add_aside(db, new.id, new.prompt, new.nodes, new.asides)
-        add_lessons(db, new)
+        add_extras(db, new)
 
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:

@@ -37,8 +37,10 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
     group.store()
 
 
-def add_lessons(db: sqlite3.Connection, new: NewCompletion) -> None:
-    """Keep what was in its prompt besides what its client sent (learning.lessons)."""
+def add_extras(db: sqlite3.Connection, new: NewCompletion) -> None:
+    """Keep what was in its prompt besides what its client sent (learning.lessons), and whose experiment it is of."""
+    if (turn := new.experiment) is not None:
+        db.execute("INSERT INTO experiment_turns VALUES (?, ?, ?, ?)", (new.id, *turn))
     if new.lessons:
         db.executemany(
             "INSERT INTO completion_lessons VALUES (?, ?, ?, ?, ?)",
@@ -60,7 +62,7 @@ class _Group:
         self._completions: list[tuple[Any, ...]] = []
         self._listed: list[tuple[Any, ...]] = []
         self._asides: list[tuple[str, int, bytes]] = []
-        self._with_extras: list[tuple[NewCompletion, FinishedCompletion]] = []  # with lessons or items
+        self._with_extras: list[tuple[NewCompletion, FinishedCompletion]] = []  # with rows in other tables
         self._threads: set[bytes | None] = set()
         self._sessions: set[str | None] = set()
 
@@ -100,7 +102,7 @@ class _Group:
         self._threads.add(thread)
         if new.session is not None:
             self._sessions.add(new.session)
-        if new.lessons or end.items:
+        if new.lessons or new.experiment or end.items:
             self._with_extras.append((new, end))
 
     def store(self) -> None:
@@ -114,7 +116,7 @@ class _Group:
         db.executemany(_LISTED, self._listed)
         db.executemany(tree.ASIDES, self._asides)
         for new, end in self._with_extras:
-            add_lessons(db, new)
+            add_extras(db, new)
             items.add(db, end.id, end.items)
         self._clear()
 

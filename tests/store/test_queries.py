@@ -191,7 +191,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 22
+        assert checked == 23
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

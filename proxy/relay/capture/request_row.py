@@ -83,7 +83,7 @@ class RequestRow:
         return row
 
     def _build(self, lookup: HistoryLookup, members: bytes) -> NewCompletion:
-        context, parsed = self._context, self._outgoing.parsed
+        context, parsed, assigned = self._context, self._outgoing.parsed, self._context.assigned
         assert context.id is not None
         secrets: set[str] = set()
         redactor, backend, conversation = self._parts.redactor, self._parts.backend, lookup.read()
@@ -131,4 +131,5 @@ class RequestRow:
             key=context.requester.key,
             forms=conversation.forms,
             lessons=self._taught,
+            experiment=assigned.turn if assigned is not None and assigned.version == context.lease.version else None,
         )

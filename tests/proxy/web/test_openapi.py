@@ -230,6 +230,11 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     runs = await ask("get", "/rl/runs", 200)
     await ask("get", f"/rl/runs/{runs['data'][0]['id']}", 200, "/rl/runs/{id}")
     await ask("post", "/rl/promote/base", 200, "/rl/promote/{version}")
+    await ask("post", "/rl/experiments", 201, json={"version": 1})
+    await ask("post", "/rl/experiments", 400, json={"version": "v1"})
+    await ask("get", "/rl/experiments", 200)
+    await ask("post", "/rl/experiments/stop", 200)
+    await ask("get", "/rl/experiments", 200)
     await ask("post", "/rl/rollback", 200)
     await ask("post", "/rl/pause", 200)
     proxy.launcher.hold = True
