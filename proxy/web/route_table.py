@@ -99,7 +99,10 @@ MODELS: Final = (
     ),
     _model("/v1/completions", passthrough.CompletionRequest, "Legacy completions, the same."),
     _model("/v1/responses", passthrough.ResponsesRequest, "The Responses API, the same, with `previous_response_id`."),
-    Route("get", "/v1/responses", MODEL, lambda h: h.socket.get),
+    Route(
+        "get", "/v1/responses", MODEL, lambda h: h.socket.get, "models", "The same over a WebSocket.", {101: None},
+        fails=THEIRS,
+    ),
     Route(
         "post", "/v1/responses/compact", MODEL, lambda h: h.compaction.post, "models",
         "The conversation summed up, as one item.", {200: passthrough.Relayed},

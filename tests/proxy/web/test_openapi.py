@@ -196,6 +196,8 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     answer = await ask("post", "/v1/responses", 200, json={"model": "fake", "input": "x"})
     await ask("get", f"/v1/responses/{answer['id']}", 200, "/v1/responses/{id}")
     await ask("get", f"/v1/responses/{answer['id']}/input_items", 200, "/v1/responses/{id}/input_items")
+    async with proxy.http.ws_connect("/v1/responses"):
+        ask.seen.add(("get", "/v1/responses", 101))
     await ask("post", "/v1/responses/compact", 200, json={"model": "fake", "input": "x"})
     await ask("delete", f"/v1/responses/{answer['id']}", 200, "/v1/responses/{id}")
 
