@@ -143,8 +143,8 @@ class RunProgress:
         remaining = self.remaining_s(now)
         if remaining is not None:
             parts.append(f"about {in_words(remaining)} to go")
-        elif self.stage in ("train", "gate"):
-            parts.append("the first run: how long its checks take is not known yet")
+        elif self.stage == "train" and (eta := self.events.get("step", {}).get("eta_s")) is not None:
+            parts.append(f"about {in_words(eta)} to its checks, which this first run has no time for yet")
         if self.is_slowed:
             parts.append(f"slow: the machine is busy, the run gets {self.core_share or 0:.0%} of a core")
         return ", ".join(parts)

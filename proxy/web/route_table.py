@@ -478,6 +478,7 @@ PAGES: Final = (
     _page_act("/page/training/{act}", lambda pages: pages.progress.act),
     _page_act("/page/versions/{act}", lambda pages: pages.versions.act),
     _page_act("/page/compare", lambda pages: pages.compare.ask),
+    _page_act("/page/ask", lambda pages: pages.compare.ask_live),
     _page_act("/page/compare/pick", lambda pages: pages.compare.pick),
     _page_act("/page/forget", lambda pages: pages.data.forget),
     _page_act("/page/retention", lambda pages: pages.data.retain),

@@ -96,7 +96,7 @@ class StatusReport:
                 "paused": self._supervisor.state.paused,
                 "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
-                "progress": self._supervisor.state.progress.events if run else {},
+                "progress": dict(self._supervisor.state.progress.events) if run else {},  # of this moment
                 "stage": self._supervisor.state.progress.body(time.time()) if run else None,
                 "waits_for": None if run or due.now else due.reason,
                 "line": training_line(run, self._supervisor.state.progress, due, self._training.weights_check.verdict),

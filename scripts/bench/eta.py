@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def _error(samples: list[dict[str, Any]], took: float, moment: float) -> float |
     sample = min(samples, key=lambda s: abs(float(s["t"]) - moment * took))
     if sample["remaining_s"] is None:
         return None
-    return round(float(sample["t"] + sample["remaining_s"] - took) / took, 3)
+    return round((float(sample["t"]) + float(sample["remaining_s"]) - took) / took, 3)
 
 
 def _median(values: list[float]) -> float | None:
@@ -80,8 +80,9 @@ def loops(count: int) -> Iterator[None]:
             process.wait()
 
 
-async def measure(runs: int, ratings: int) -> list[dict[str, Any]]:
-    measured = []
+async def measure(runs: int, ratings: int, keep: Callable[[list[dict[str, Any]]], None]) -> None:
+    """`keep` gets what is known after each run."""
+    measured = list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as folder:
         serving = Serving(Path(folder) / "home", resolve().path, **NO_RULE)
         await serving.start()
@@ -89,9 +90,9 @@ async def measure(runs: int, ratings: int) -> list[dict[str, Any]]:
             for number in range(runs):
                 measured.append(await one_run(serving, number, ratings))
                 print(json.dumps(measured[-1]), flush=True)
+                keep(measured)
         finally:
             await serving.stop()
-    return measured
 
 
 def main() -> None:
@@ -101,11 +102,14 @@ def main() -> None:
     parser.add_argument("--busy", action="store_true")
     options = parser.parse_args()
     place = circumstances()
+
+    def keep(measured: list[dict[str, Any]]) -> None:
+        stored = json.loads(OUT.read_text()) if OUT.exists() else {}
+        stored["busy" if options.busy else "alone"] = {**place, "ratings": options.ratings, "runs": measured}
+        OUT.write_text(json.dumps(stored, indent=1) + "\n")
+
     with loops(2 if options.busy else 0):
-        measured = asyncio.run(measure(options.runs, options.ratings))
-    stored = json.loads(OUT.read_text()) if OUT.exists() else {}
-    stored["busy" if options.busy else "quiet"] = {**place, "ratings": options.ratings, "runs": measured}
-    OUT.write_text(json.dumps(stored, indent=1) + "\n")
+        asyncio.run(measure(options.runs, options.ratings, keep))
 
 
 if __name__ == "__main__":

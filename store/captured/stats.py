@@ -37,16 +37,17 @@ class Counts(TypedDict):
 
 
 class StatStore(StorePart):
-    async def days(self, since: float, offset: float) -> list[Day]:
-        """Live ratings by local day, oldest first; `offset` is what the local clock is ahead of UTC, in seconds."""
+    async def days(self, since: float, offset: float, span_s: float = DAY) -> list[Day]:
+        """Live ratings by local day, or by another span, oldest first. `offset`: seconds that the local clock is ahead
+        of UTC."""
         rows = await self._reader.rows(
-            """SELECT CAST((r.created_at + :offset) / 86400 AS INTEGER) AS day,
+            """SELECT CAST((r.created_at + :offset) / :span AS INTEGER) AS day,
             sum(r.value > 0) AS good, sum(r.value < 0) AS bad, count(*) AS rated
             FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.created_at BETWEEN :since AND :until
             GROUP BY day ORDER BY day""",
-            {"since": since, "until": time.time() + DAY, "offset": offset},
+            {"since": since, "until": time.time() + DAY, "offset": offset, "span": span_s},
         )
-        return [Day(row["day"] * DAY - offset, row["good"], row["bad"], row["rated"]) for row in rows]
+        return [Day(row["day"] * span_s - offset, row["good"], row["bad"], row["rated"]) for row in rows]
 
     async def verdicts(self) -> list[Verdicts]:
         """By version: how many rated main turns people found good, and bad; one on which they cancel out is neither."""

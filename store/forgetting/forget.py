@@ -113,7 +113,7 @@ def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     without one that it had."""
     episodes = _ids(db, _EPISODES, _json(forgetting.completions))
     taught = lessons.forget(db, forgetting.ratings)
-    versions.forget_answer_pairs(db, {*forgetting.trained, *forgetting.heirs})
+    versions.forget_answer_pairs(db, {*forgetting.trained, *forgetting.heirs}, taught)
     completions.forget(db, forgetting.completions)
     db.execute(
         """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (

@@ -66,11 +66,12 @@ def add_answer_pairs(db: sqlite3.Connection, version: int, pairs: Iterable[Answe
     )
 
 
-def forget_answer_pairs(db: sqlite3.Connection, versions: Collection[int]) -> None:
-    """Answers by these versions, and by those before them: they learned from what is forgotten."""
+def forget_answer_pairs(db: sqlite3.Connection, versions: Collection[int], completions: Collection[str] = ()) -> None:
+    """Forget answers of versions that learned from what is forgotten, and to the prompts of these completions."""
     db.execute(
-        "DELETE FROM answer_pairs WHERE version IN (SELECT value FROM json_each(?))",
-        (orjson.dumps(sorted(versions)).decode(),),
+        """DELETE FROM answer_pairs WHERE version IN (SELECT value FROM json_each(?))
+        OR completion_id IN (SELECT value FROM json_each(?))""",
+        (orjson.dumps(sorted(versions)).decode(), orjson.dumps(sorted(completions)).decode()),
     )
 
 

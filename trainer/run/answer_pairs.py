@@ -21,8 +21,8 @@ from trainer.run.context import RunModel, RunSamples
 from trainer.run.gate import GATE_SEED, TEMPERATURE
 
 FILE: Final = "answer_pairs.jsonl"
-MOST_PROMPTS: Final = 8  # as many as the gate has questions
-ANSWER_TOKENS: Final = 96  # twice the gate's: long enough to see whether an answer ends
+MOST_PROMPTS: Final = 6
+ANSWER_TOKENS: Final = 64  # each costs a pass for both sides: half of the gate's own time in all
 MOST_PROMPT_TOKENS: Final = 8192  # of the whole batch, padded: long prompts of agents are asked in smaller number
 
 

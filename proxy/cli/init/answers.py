@@ -37,6 +37,8 @@ class Answers(BaseModel):
     """Agents to connect; none without it."""
     preset: Literal["careful", "balanced", "aggressive"] | None = None
     """How far a run goes."""
+    lessons: bool | None = None
+    """Whether comments on bad answers act at once, as lessons in later prompts; as the settings say without it."""
     start_at_login: bool | None = None
     """Whether rlproxy becomes a service of this person; not without it."""
     install: bool | None = None

@@ -121,7 +121,7 @@ def settings_text(text: str, choices: Choices) -> str:
     for key, value in values(choices).items():
         place = tuple(key.split("."))
         current = look(document, place)
-        if current == value or (current is MISSING and value == ""):
+        if current == value or (current is MISSING and value in ("", False)):
             continue
         text = set_value(text, place, value)
     for key in choices.stale:
@@ -140,7 +140,7 @@ def values(choices: Choices) -> dict[str, Any]:
         "backend.command": choices.command,
         "backend.models_dir": choices.models_dir,
     }
-    return settings | {key: value for key, value in optional.items() if value}
+    return settings | {key: value for key, value in optional.items() if value} | {"lessons.enabled": choices.lessons}
 
 
 def write(plan: InitPlan) -> None:

@@ -1,4 +1,4 @@
-"""The five questions of `rlproxy init`, each with its default: asked of a person, or answered by a file.
+"""The six questions of `rlproxy init`, each with its default: asked of a person, or answered by a file.
 
 Owns order, wording and defaults. A question whose answer is not a choice is not asked. Nothing is written here, so an
 interruption leaves nothing behind.
@@ -32,6 +32,10 @@ PRESETS: Final = {
     "balanced": "in between; most was measured with it",
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
+LESSONS: Final = (
+    "May your comment on a bad answer act at once, as a lesson in your later prompts on its topic? It costs the tokens "
+    "of its words in each of those, three comments at most, until a version has learned it."
+)
 BUILTIN: Final = DiscoveredServer("builtin", "", (ListedModel(""),))
 
 
@@ -54,6 +58,7 @@ class Choices:
     agents: tuple[str, ...]
     preset: str
     start_at_login: bool
+    lessons: bool = False  # whether comments act at once
     why_weights: str = ""
     out_of_reach: str = ""  # why these weights cannot be had
     presets: str = ""
@@ -97,6 +102,7 @@ class Interview:
             weights=weights.spec,
             agents=self._agents(),
             preset=self._preset(),
+            lessons=self._lessons(),
             start_at_login=self._at_login(),
             why_weights=weights.reason,
             out_of_reach=weights_search.out_of_reach(weights.spec) or "",
@@ -284,6 +290,13 @@ class Interview:
         question = self._question("How far may one training run move the model?")
         options = (f"{name}: {reason}" for name, reason in PRESETS.items())
         return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]
+
+    def _lessons(self) -> bool:
+        """True where a comment on a disliked answer is to act at once."""
+        enabled = self._surroundings.settings.lessons.enabled
+        if self._answers.lessons is not None or self._console is None:
+            return enabled if self._answers.lessons is None else self._answers.lessons
+        return self._console.agree(self._question(LESSONS), default=enabled)
 
     def _at_login(self) -> bool:
         if self._answers.start_at_login is not None:

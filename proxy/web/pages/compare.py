@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from aiohttp import web
 
 from proxy.access.keys import Keys
 from proxy.conversation.conversations import as_chat
+from proxy.conversation.user_text import PREFIX
 from proxy.core.errors import BackendBroke, BackendRefused, BadRequest, NotFound, Unsupported
 from proxy.core.redirects import refuse_all
 from proxy.core.version_names import label
@@ -33,6 +35,8 @@ from store.store import Store
 
 SOURCE: Final = "compare"
 SESSION: Final = "compare"
+SIDE_TURN: Final = {"x-rl-turn": "side", "x-rl-session": SESSION}
+PAGE_SESSION: Final = "page"  # of questions that were asked on the page
 MAX_TOKENS: Final = 512
 TIMEOUT: Final = aiohttp.ClientTimeout(total=600)
 
@@ -76,21 +80,28 @@ class ComparePage:
             if completion is None:
                 raise NotFound("This completion is not here any more.", param="about")
             model = completion.new.model if self._live_version.foreign else self._pin(left_version)
-            ids = [about, await self._ask_model(request, model, **_parameters_of(completion.new))]
+            ids = [about, await self._ask_model(request, model, SIDE_TURN, **_parameters_of(completion.new))]
         elif self._live_version.foreign:
             raise Unsupported("The model that answers is not ours, so there are no versions of it; nothing was asked.")
         else:
-            prompt = str(form.get("prompt") or "").strip()
-            if not prompt or len(prompt) > MAX_TEXT:
-                raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
-            messages = [{"role": "user", "content": prompt}]
+            messages = [{"role": "user", "content": _prompt(form)}]
             requests = (
-                self._ask_model(request, self._pin(version), messages=messages)
+                self._ask_model(request, self._pin(version), SIDE_TURN, messages=messages)
                 for version in (left_version, right_version)
             )
             ids = list(await asyncio.gather(*requests))
         random.shuffle(ids)  # who looks at the left one first must not know which it is
         raise web.HTTPSeeOther("/compare?" + urlencode({"a": ids[0], "b": ids[1]}))
+
+    async def ask_live(self, request: web.Request) -> web.Response:
+        """One answer of the live version, as a main turn: it stands first in the inbox then."""
+        prompt = _prompt(await request.post())
+        if PREFIX.match(prompt):
+            raise BadRequest("That is a command of chats, so nothing was asked: rate with the buttons.", param="prompt")
+        headers = {"x-rl-turn": "main", "x-rl-session": PAGE_SESSION}
+        messages = [{"role": "user", "content": prompt}]
+        await self._ask_model(request, self._live_version.model, headers, messages=messages)
+        raise web.HTTPSeeOther("/")
 
     async def pick(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -118,13 +129,15 @@ class ComparePage:
     def _pin(self, version: int) -> str:
         return f"{self._live_version.model}@{label(version)}"
 
-    async def _ask_model(self, request: web.Request, model: str, **parameters: Any) -> str:
-        """One answer of that model; its id. Raises BackendRefused with the status it got, BackendBroke."""
+    async def _ask_model(self, request: web.Request, model: str, turn: Mapping[str, str], **parameters: Any) -> str:
+        """One answer of that model; its id. `turn`: headers that say which. Raises BackendRefused with the status it
+        got, BackendBroke."""
         with self._keys.temporary_key(request[VISITOR].principal) as key:
-            return await self._ask_with_key(key, request, model, parameters)
+            return await self._ask_with_key({**turn, "authorization": f"Bearer {key}"}, request, model, parameters)
 
-    async def _ask_with_key(self, key: str, request: web.Request, model: str, parameters: dict[str, Any]) -> str:
-        headers = {"x-rl-turn": "side", "x-rl-session": SESSION, "authorization": f"Bearer {key}"}
+    async def _ask_with_key(
+        self, headers: dict[str, str], request: web.Request, model: str, parameters: dict[str, Any]
+    ) -> str:
         body: dict[str, Any] = {"model": model, **parameters, "max_tokens": MAX_TOKENS}
         if request[VISITOR].name != OWNER:
             body["user"] = request[VISITOR].name
@@ -140,6 +153,14 @@ class ComparePage:
                     raise BackendRefused(response.status, f"{model} did not answer: {answer['error']['message']}")
             except (TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 raise BackendBroke(f"{model} did not answer ({error or type(error).__name__}).") from error
+
+
+def _prompt(form: Mapping[str, Any]) -> str:
+    """Raises BadRequest where there is none, or too long a one."""
+    prompt = str(form.get("prompt") or "").strip()
+    if not prompt or len(prompt) > MAX_TEXT:
+        raise BadRequest(f"Write a prompt of at most {MAX_TEXT} characters.", param="prompt")
+    return prompt
 
 
 def _parameters_of(new: NewCompletion) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from aiohttp import web
 from proxy.conversation.cut_prompts import CutPrompts, cut_reason
 from proxy.core.errors import NotFound
 from proxy.web.pages.view import VISITOR, View
+from store.learning.lessons import CommentLesson
 from store.store import Store
+
+
+def state(lesson: CommentLesson) -> str:
+    """State of a lesson now, in words."""
+    learned = f", v{lesson.learned} has learned it" if lesson.learned else ""
+    if lesson.state == "active":
+        return f"still in prompts{learned}"
+    return f"{lesson.state}{f': {lesson.end_reason}' if lesson.end_reason else ''}{learned}"
 
 
 class CompletionPage:
@@ -46,5 +55,12 @@ class CompletionPage:
             runs=await self._store.samples.runs_of(row.id),
             siblings=[s for s in siblings if s.id != row.id],
             request_body=orjson.dumps(request_json, option=orjson.OPT_INDENT_2).decode(),
+            lessons=await self._lessons(row.id),
             surprise=-sum(numbers) / len(numbers) if numbers else None,
         )
+
+    async def _lessons(self, id: str) -> list[tuple[str, str]]:
+        """Each lesson that stood in the prompt, with what has become of it."""
+        texts = (await self._store.lessons.in_prompts([id])).get(id, [])
+        by_text = {lesson.text: lesson for lesson in await self._store.lessons.all()} if texts else {}
+        return [(text, state(by_text[text]) if text in by_text else "changed or forgotten since") for text in texts]

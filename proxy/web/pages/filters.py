@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from proxy.core.version_names import label
 from store.records import Message, Rating
 
+SETTING_NAMES: Final = re.compile(r" \((?:train|judge|gate|episodes)\.[^()]*\)")
 Z95 = 1.959964  # of the normal distribution, for 95 % both ways
 
 
@@ -23,6 +25,11 @@ def version(number: int | None) -> str:
 def sentence(line: str) -> str:
     """A line of `status` where it stands alone."""
     return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
+
+
+def without_settings(line: str) -> str:
+    """A line of `status` without the names of settings, which a first look need not know."""
+    return SETTING_NAMES.sub("", line)
 
 
 def moment(form: str, timestamp: float) -> str:

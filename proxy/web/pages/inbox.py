@@ -92,6 +92,7 @@ class InboxPage:
         chosen_filters = {key: value for key, value in query.items() if value}
         return {
             "rows": inbox_page.rows,
+            "taught": await self._store.lessons.in_prompts([row.id for row in inbox_page.rows]),
             "others": inbox_page.hidden_turns,
             "counted": COUNTED_TURNS,
             "folded": completion_query.newest_of_each and not rows,
@@ -108,7 +109,9 @@ class InboxPage:
     # One completion
 
     async def row(self, request: web.Request) -> web.Response:
-        return self._row(request, await self._find_row(request))
+        row = await self._find_row(request)
+        taught = await self._store.lessons.in_prompts([row.id])
+        return html(self._view.render(request, "row.html", row=row, taught=taught, me=request[VISITOR].name))
 
     async def form(self, request: web.Request) -> web.Response:
         """Where a person writes why, or what would have been right."""
@@ -170,9 +173,6 @@ class InboxPage:
                 f"and before by `rlproxy good --id {row.id}` or `rlproxy bad`."
             )
         return row
-
-    def _row(self, request: web.Request, row: CompletionSummary) -> web.Response:
-        return html(self._view.render(request, "row.html", row=row, me=request[VISITOR].name))
 
     def _own_rating(self, request: web.Request, row: CompletionSummary) -> Rating | None:
         return own_rating(row.ratings, request[VISITOR].name)

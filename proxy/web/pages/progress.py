@@ -27,6 +27,8 @@ from store.store import Store
 
 DAY: Final = 86400
 DAYS: Final = 90
+HOUR: Final = 3600
+HOURLY_DAYS: Final = 3  # days with ratings, below which the plots are by hour
 OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
@@ -71,16 +73,21 @@ class ProgressPage:
     async def _plots(self) -> dict[str, Any]:
         """Plots of the ratings of 90 days, and of the run under way, else of the last one."""
         now = time.time()
-        days = await self._store.stats.days(now - DAYS * DAY, float(time.localtime(now).tm_gmtoff))
+        offset = float(time.localtime(now).tm_gmtoff)
+        days = await self._store.stats.days(now - DAYS * DAY, offset)
+        is_new = len(days) < HOURLY_DAYS
+        if is_new:
+            days = await self._store.stats.days(now - DAYS * DAY, offset, HOUR)
+        span_s = HOUR if is_new else DAY
         spans = [plots.RatedSpan(day.starts_at, day.good, day.bad) for day in days]
         versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
         under_way = self._supervisor.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
         progress_lines = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
         return {
-            "unit": "day",
-            "share_plot": plots.share(DAY, spans, versions),
-            "count_plot": plots.counts(DAY, spans, versions),
+            "unit": "hour" if is_new else "day",
+            "share_plot": plots.share(span_s, spans, versions),
+            "count_plot": plots.counts(span_s, spans, versions),
             "curves": list(plots.curves(run.id, run_folder.steps(progress_lines))) if run else [],
             "under_way": under_way is not None,
         }

@@ -106,6 +106,7 @@ def environment(*folders: Path) -> Environment:
         "version": filters.version, "clock": filters.clock, "day": filters.day, "iso": filters.iso,
         "short": filters.short, "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars,
         "own": filters.own_rating, "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
-        "sentence": filters.sentence, "question": question, "path": lambda text: quote(text, safe=""),
+        "sentence": filters.sentence, "plain": filters.without_settings,
+        "question": question, "path": lambda text: quote(text, safe=""),
     }  # fmt: skip
     return env

@@ -117,7 +117,7 @@ async def test_what_was_rated_and_what_each_version_learned(filled: Proxy, tmp_p
     assert EVIL in parsed.words  # as text, in all of these places:
     for part in (
         QUESTION, f"comment {EVIL}", f"eve {EVIL}", f"Version 0 says 0 {EVIL}", f"Version 2 says 0 {EVIL}",
-        f"{EVIL} and 1 disliked", "base NLL 0.125", "To the same prompt", "4 of 5", "Run 2, v2",
+        f"{EVIL} and 1 disliked", "Base NLL by version", "To the same prompt", "4 of 5", "Run 2, v2",
         "Made of 3 of 4 rated answers",
     ):  # fmt: skip
         assert part in parsed.words, part

@@ -157,7 +157,7 @@ def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys
     gates = {"base_nll": {"value": 0.341, "bound": 0.3, "ok": False}}
     show_runs([run, {**run, "id": 2, "status": "rejected", "gate": gates}])
     out = capsys.readouterr().out
-    assert "31 + 4 held" in out and "seconds" in out and "…" not in out
+    assert "31, 4 kept" in out and "seconds" in out and "…" not in out
     for word in ("rejected", "0.341", "killed", "memory"):
         assert word in out
 

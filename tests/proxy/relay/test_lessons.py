@@ -268,3 +268,20 @@ async def test_lessons_begin_with_the_setting_and_survive_a_restart(proxy: Proxy
 )
 def test_a_lesson_retires_where_answers_without_it_are_liked_as_much(tally: Any, retires: bool) -> None:
     assert (does_without(LessonTally(*tally)) is not None) is retires
+
+
+async def test_the_page_says_which_lesson_was_in_a_prompt_and_when_it_has_retired(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    assert await named(taught, AGAIN) == lesson
+    (row, *_) = await taught.store.completions.page()
+    async with taught.http.get("/") as response:
+        assert "1 lesson</a>" in await response.text()
+    async with taught.http.get(f"/completions/{row.new.id}") as response:
+        page = await response.text()
+    assert f"<q>{WORDS}</q>" in page and "still in prompts" in page
+    async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
+        assert response.status == 200
+    async with taught.http.get(f"/completions/{row.new.id}") as response:
+        assert "removed" in await response.text()
+    async with taught.http.get("/data") as response:
+        assert "removed: no longer in prompts" in await response.text()

@@ -192,7 +192,7 @@ async def test_not_under_a_run_that_builds_on_it(proxy: Proxy) -> None:
     told = await forget(proxy, 409, session="s", retrain=True)
     assert "from a version that did: cancel that run" in told["error"]["message"]
     await proxy.post("/rl/cancel")
-    await until(proxy, ended="failed", runs=4)
+    await until(proxy, ended="cancelled", runs=4)
     proxy.launcher.hold = False
     await forget(proxy, session="s", retrain=True)
     assert (await over(proxy))["live"] == 4

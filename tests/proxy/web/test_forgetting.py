@@ -90,7 +90,7 @@ async def test_not_while_a_run_trains_on_it_but_after_it_is_cancelled(proxy: Pro
     id = lines(proxy.home / "runs" / "r00001")[0]["completion"]
     assert "cancel that run" in (await forget(proxy, 409, completion=id))["error"]["message"]
     assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
-    await until(proxy, ended="failed")
+    await until(proxy, ended="cancelled")
     assert (await forget(proxy, completion=id))["completions"] == 1
     assert (await proxy.post("/rl/cancel"))[0] == 409
     assert len(lines(proxy.home / "runs" / "r00001")) == 3

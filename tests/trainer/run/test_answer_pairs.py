@@ -21,10 +21,10 @@ def samples(model):
 
 
 def test_held_back_and_disliked_prompts_are_asked_first_and_each_once(samples):
-    held = [replace(sample, is_held_back=True) for sample in samples[:6]]  # five liked ones, one disliked
+    held = [replace(sample, is_held_back=True) for sample in samples[2:6]]  # three liked ones, one disliked
     chosen = choose([*samples[6:], *held, replace(held[0], rating="rt-again")])
-    assert [sample.rating for sample in chosen][:6] == ["rt-5", "rt-0", "rt-1", "rt-2", "rt-3", "rt-4"]
-    assert [sample.rating for sample in chosen][6:] == ["rt-6", "rt-7"] and all(s.reward < 0 for s in chosen[6:])
+    assert [sample.rating for sample in chosen][:4] == ["rt-5", "rt-2", "rt-3", "rt-4"]
+    assert [sample.rating for sample in chosen][4:] == ["rt-6", "rt-7"] and all(s.reward < 0 for s in chosen[4:])
 
 
 def test_long_prompts_are_asked_in_smaller_number(samples):
@@ -50,8 +50,8 @@ def test_a_version_that_passed_leaves_both_answers_and_the_next_one_begins_with_
     folder = tiny.run_folder(tmp_path / "run", model, lines, overrides={"learning_rate": 1e-2, "drift_bound": 10.0})
     result, _ = go(folder)
     pairs = lines_of(folder)
-    assert {pair["completion"] for pair in pairs} <= {line["completion"] for line in lines} and len(pairs) == 8
-    assert result["changes"]["prompts"] == 8 and result["changes"]["held_back"] == 2
+    assert {pair["completion"] for pair in pairs} <= {line["completion"] for line in lines} and len(pairs) == 6
+    assert result["changes"]["prompts"] == 6 and result["changes"]["held_back"] == 2
     assert any(pair["parent_answer"] != pair["answer"] for pair in pairs)
     manifest = json.loads((tmp_path / "out" / "v0001" / "manifest.json").read_bytes())
     assert manifest["changes"] == result["changes"]
@@ -77,7 +77,7 @@ def test_in_a_sealed_home_they_are_sealed(tmp_path, model, lines):
     with Progress(folder) as progress:
         assert run(folder, progress, Stop(), Seal(key))["status"] == "passed"
     assert b"completion" not in (folder / answer_pairs.FILE).read_bytes()
-    assert len(lines_of(folder, key)) == 8
+    assert len(lines_of(folder, key)) == 6
 
 
 def test_the_difference_is_none_for_the_same_and_all_for_what_shares_nothing(samples):

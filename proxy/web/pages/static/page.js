@@ -189,8 +189,24 @@
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     list.querySelector(".none")?.remove();
-    for (const talk of talks(fresh.body)) {
-      if (!document.getElementById("c" + talk.dataset.seq)) arrived(list, talk);
+    steadily(list, () => {
+      for (const talk of talks(fresh.body)) {
+        if (!document.getElementById("c" + talk.dataset.seq)) arrived(list, talk);
+      }
+    });
+  }
+
+  // What a person points at or works in stays where it is on the screen, whatever comes above it.
+  function steadily(list, change) {
+    const anchor = list.querySelector("article.turn:hover") ?? document.activeElement?.closest("#list article.turn");
+    const top = anchor?.getBoundingClientRect().top;
+    change();
+    const shift = () => (anchor?.isConnected ? anchor.getBoundingClientRect().top - top : 0);
+    if (!shift()) return;
+    scrollBy(0, shift());
+    if (shift() > 0) { // the page is too short to scroll so far
+      list.style.paddingBottom = `${(parseFloat(list.style.paddingBottom) || 0) + shift()}px`;
+      scrollBy(0, shift());
     }
   }
 
@@ -201,7 +217,7 @@
     const turn = talk.querySelector("article.turn");
     if (old && Number(old.dataset.seq) > Number(talk.dataset.seq)) return;
     turn.classList.add("new");
-    if (old?.contains(document.activeElement) || old?.querySelector(".form form")) {
+    if (old?.contains(document.activeElement) || old?.matches(":hover") || old?.querySelector(".form form")) {
       old.dataset.seq = talk.dataset.seq;
       old.prepend(turn);
       return htmx.process(turn);
@@ -222,7 +238,16 @@
     if (events) return;
     events = new EventSource("/rl/events");
     for (const kind of KINDS) events.addEventListener(kind, (event) => happened(kind, JSON.parse(event.data)));
-    events.onopen = () => { document.documentElement.dataset.live = "yes"; };
+    events.onopen = () => {
+      if (document.documentElement.dataset.live === "no") { told.replaceChildren(); captured(); }
+      document.documentElement.dataset.live = "yes";
+    };
+    events.onerror = () => {
+      document.documentElement.dataset.live = "no";
+      clearTimeout(quiet);
+      told.textContent = "rlproxy does not answer. What you see may be old, and nothing that you do arrives.";
+      if (events?.readyState === EventSource.CLOSED) { events = null; setTimeout(listen, 3000); }
+    };
   }
   // A hidden tab holds no connection: a browser has six for one address. What it missed is asked for when it is seen.
   document.addEventListener("visibilitychange", () => {

@@ -15,7 +15,15 @@ from scripts.fakes.ollama import FakeOllama
 from tests.harness.newcomer import Newcomer
 from tests.harness.terminal import CTRL_C, CTRL_D, ROOT, Terminal
 
-QUESTIONS = ["1  Which model", "2  Which weights", "3  Which agents", "How far", "5  Start rlproxy", "Write this?"]
+QUESTIONS = [
+    "1  Which model",
+    "2  Which weights",
+    "3  Which agents",
+    "How far",
+    "5  May your comment",
+    "6  Start rlproxy",
+    "Write this?",
+]
 
 
 @pytest.fixture
@@ -25,7 +33,7 @@ async def person(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Newcomer]:
     await newcomer.stop_proxy()
 
 
-async def test_five_questions_at_a_terminal_and_the_proof(person: Newcomer, ollama: FakeOllama) -> None:
+async def test_six_questions_at_a_terminal_and_the_proof(person: Newcomer, ollama: FakeOllama) -> None:
     person.has_agent(".claude")
     state = person.has_systemd()
     async with Terminal("init", env=person.env) as terminal:
@@ -43,6 +51,8 @@ async def test_five_questions_at_a_terminal_and_the_proof(person: Newcomer, olla
         terminal.type("1\n")
         await terminal.expect("[2]")
         terminal.type("1\n")
+        assert "costs the tokens of its words" in " ".join((await terminal.expect("[y/N]")).split())
+        terminal.type("y\n")
         await terminal.expect("[y/N]")
         terminal.type("y\n")
         shown = await terminal.expect("Write this? [Y/n]")
@@ -61,6 +71,7 @@ async def test_five_questions_at_a_terminal_and_the_proof(person: Newcomer, olla
         )
         assert await terminal.ended() == 0
     assert "# mine" in person.settings and 'preset = "careful"' in person.settings
+    assert "[lessons]\nenabled = true" in person.settings
     (backup,) = person.rlproxy.glob("rlproxy.toml.*.bak")
     assert backup.read_text() == f"# mine\n[server]\nport = {person.port}\n"
     claude = json.loads((person.home / ".claude" / "settings.json").read_text())

@@ -1,4 +1,4 @@
-"""Defaults of the five questions, and what may be typed; nobody is asked here (that is test_cli_init)."""
+"""Defaults of the six questions, and what may be typed; nobody is asked here (that is test_cli_init)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,12 @@ def test_the_first_server_and_its_first_model(tmp_path: Path) -> None:
     assert (found.kind, found.model, found.window, found.weights) == ("vllm", "a", 4096, "own/a")
     assert (found.preset, found.agents, found.start_at_login) == ("balanced", (), False)
     assert choose(tmp_path).kind == "builtin"
+
+
+def test_comments_act_at_once_where_somebody_says_so(tmp_path: Path) -> None:
+    assert not choose(tmp_path).lessons and choose(tmp_path, lessons=True).lessons
+    assert choose(tmp_path, settings={"lessons.enabled": True}).lessons, "as it was"
+    assert not choose(tmp_path, settings={"lessons.enabled": True}, lessons=False).lessons
 
 
 def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
@@ -221,7 +227,7 @@ async def test_a_folder_of_models_that_is_not_a_usual_one(
         settings = load({"home": tmp_path, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
         server = DiscoveredServer("ollama", ollama.url, (ListedModel("fake"),), "0.34.1")
         surroundings = Surroundings([server], [], MACHINE, settings, None)
-        monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n{typed}\n-\n\n"))
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n{typed}\n-\n\n\n"))
         console = None if typed is None else Console(io.StringIO())
         interview = Interview(surroundings, Answers(weights=None if console else ""), console, tmp_path)
         choices = await asyncio.to_thread(interview.choices)

@@ -242,6 +242,7 @@ async def test_a_turn_arrives_in_its_conversation(proxy: Proxy, watched: Watched
     await asked(proxy, "alone")
     idle, busy = await watched.open(), await watched.open()
     await idle.get_by_text("1 earlier turn").click()
+    await idle.mouse.move(1, 1)  # nobody points at it any more
     await expect(idle.locator(".asked:visible")).to_have_text(["alone", "a2", "a1"])
     await idle.evaluate("document.activeElement.blur()")
     for key in "jjc":
@@ -261,6 +262,40 @@ async def test_a_turn_arrives_in_its_conversation(proxy: Proxy, watched: Watched
     await busy.keyboard.press("g")
     await expect(busy.locator("article.turn:focus .rating")).to_have_text("good")
     await expect(idle.locator(".rating")).to_have_text("good")
+
+
+async def test_what_one_points_at_stays_where_it_is(proxy: Proxy, watched: Watched) -> None:
+    await asked(proxy, "first")
+    page = await watched.open()
+    await page.mouse.wheel(0, 5000)
+    good = page.get_by_role("button", name="Good")
+    await good.hover()
+    place = await good.bounding_box()
+    await asked(proxy, "second", "third")
+    await expect(page.locator("article.turn")).to_have_count(3)
+    assert place is not None
+    hovered = await page.evaluate(
+        "([x, y]) => document.elementFromPoint(x, y).closest('article.turn').querySelector('.asked').textContent",
+        [place["x"] + 3, place["y"] + 3],
+    )
+    assert hovered == "first"
+    await page.mouse.down()
+    await page.mouse.up()
+    notice = page.locator("#told")
+    await expect(notice).to_contain_text("Rated good. The answer begins: “You said: first”. 1 of 4 ratings")
+    box, head = await notice.bounding_box(), await page.locator("header.head").bounding_box()
+    assert box is not None and head is not None  # it has room of its own, and covers nothing
+    assert box["y"] + box["height"] <= head["y"] + head["height"]
+
+
+async def test_a_proxy_that_is_gone_is_said(proxy: Proxy, browser: Browser) -> None:
+    await asked(proxy, "hello")
+    page = await (await browser.new_context()).new_page()
+    await page.goto(proxy.url)
+    await live(page)
+    await proxy.stop()
+    await expect(page.locator("#told")).to_contain_text("rlproxy does not answer", timeout=15000)
+    await proxy.start()
 
 
 async def test_older_ones_come_below(proxy: Proxy, watched: Watched) -> None:
@@ -283,9 +318,10 @@ async def test_training_is_watched_paused_and_cancelled(proxy: Proxy, watched: W
     training = page.locator("#training")
     await page.get_by_role("button", name="Train now").press("Enter")
     await expect(training.locator("progress")).to_have_attribute("value", "2")
-    for said in ("2 of 8", "0.25", "90 %", "30 s"):
+    for said in ("stage 3 of 5: training, step 2 of 8", "0.25", "90 %", "30 s"):
         await expect(training).to_contain_text(said)
     await expect(page.locator("#pulse")).to_contain_text("step 2 of 8")
+    await expect(page.locator("#count")).to_contain_text("run 1: stage 3 of 5")
     await page.get_by_role("button", name="Pause").press("Enter")
     await expect(training).to_contain_text("Run 1 waits: paused")
     await page.get_by_role("button", name="Resume").press("Enter")

@@ -226,3 +226,14 @@ async def test_an_answer_that_still_streams_is_not_gone(proxy: Proxy, visit: Vis
     page = await visit.post(f"/page/completions/{id}/rate", 409, rating="bad")
     assert "This answer is not finished: “You”, still streaming." in page and f"--id {id}" in page
     stream.close()
+
+
+async def test_a_question_asked_on_the_page_is_a_main_turn_to_rate(proxy: Proxy, visit: Visit) -> None:
+    assert "Ask the base model something" in await visit.get("/")
+    await visit.post("/page/ask", 303, prompt="why is the sky blue?")
+    (row,) = await proxy.store.completions.page()
+    assert (row.new.turn, row.new.session, row.new.version) == ("main", "page", 0)
+    assert "why is the sky blue?" in await visit.get("/")
+    await visit.post("/page/ask", 400, prompt="  ")
+    assert "nothing was asked" in await visit.post("/page/ask", 400, prompt="/rl good")
+    assert len(await proxy.store.completions.page()) == 1

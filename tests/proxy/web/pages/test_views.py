@@ -69,7 +69,7 @@ async def test_the_plots(proxy: Proxy) -> None:
     assert "Share of good ratings over time" in plots and "good ratings: each day (dots)" in plots
     assert 25 <= plots.count(" bad</title>") <= 31, "a dot for each day, which says what it is of"
     assert plots.count('class="mark-line"') == 4, "two versions, in two plots"
-    assert "in 8 steps" in plots and "<h2>The last run, by step</h2>" in plots
+    assert "in 8 steps" in plots and "curves of the last run, by step" in plots
     assert page.count('class="interval"') == 3 and "style=" not in plots
     await visit.http.close()
 
@@ -77,7 +77,7 @@ async def test_the_plots(proxy: Proxy) -> None:
 async def test_plots_of_nothing_and_of_one_day(proxy: Proxy, visit: Visit) -> None:
     assert "Nothing has been rated yet." in await visit.get("/page/plots")
     await rated(proxy, 2)
-    assert "All ratings are of one day" in await visit.get("/page/plots")
+    assert "All ratings are of one hour" in await visit.get("/page/plots")
 
 
 async def test_versions_and_why(proxy: Proxy) -> None:
