@@ -299,8 +299,7 @@ CREATE TABLE guesses (
 
 CREATE TABLE runs (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
-    status     TEXT NOT NULL
-        CHECK (status IN ('claimed', 'running', 'done', 'rejected', 'empty', 'failed', 'cancelled')),
+    status     TEXT NOT NULL CHECK (status IN ('claimed', 'running', 'done', 'rejected', 'empty', 'failed')),
     model      TEXT NOT NULL,
     version    INTEGER NOT NULL,
     parent     INTEGER NOT NULL,
@@ -334,18 +333,6 @@ CREATE TABLE adapters (
     manifest   TEXT NOT NULL,
     withdrawn  TEXT  -- why rlproxy rolled this version back; such a one goes live again only by a person's word
 ) STRICT;
-
--- Rated prompts that a version and the one before it answered as it was made, the best to show first. They go with the
--- prompt, and with any answer that the version learned from: its words may be of it.
-CREATE TABLE answer_pairs (
-    version       INTEGER NOT NULL REFERENCES adapters (version),
-    position      INTEGER NOT NULL,
-    completion_id TEXT NOT NULL REFERENCES completions (id) ON DELETE CASCADE,
-    parent_answer TEXT NOT NULL,
-    answer        TEXT NOT NULL,
-    PRIMARY KEY (version, position)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX answer_pairs_completion ON answer_pairs (completion_id);
 
 CREATE TABLE pointer (
     one        INTEGER PRIMARY KEY CHECK (one = 1),
