@@ -57,6 +57,7 @@ NOT_RUN = {
     "stop",
     "restore",
     "status --watch",
+    "import open-webui",
 }
 
 
