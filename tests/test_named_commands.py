@@ -146,8 +146,9 @@ def test_a_command_that_is_named_exists(line: str) -> None:
 
 
 def whole(line: str) -> bool:
-    """Tell whether it can be run as it stands: nothing in it stands for something, and nothing lasts."""
-    return not re.search(r"\b[A-Z]+\b|\b1\b|/", line) and not any(
+    """Tell whether it can be run as it stands: nothing in it stands for something or is a file
+    (it would lie in this tree), and nothing lasts."""
+    return not re.search(r"\b[A-Z]+\b|\b1\b|/|\.\w", line) and not any(
         line == name or line.startswith(f"{name} ") for name in NOT_RUN
     )
 
