@@ -378,6 +378,9 @@ def test_broken_http_of_a_backend(wired: Replaying) -> None:
             if wire.intact and got.status == 200 and kind == "whole":
                 assert same(got.body, wire.body)
             assert row is None or row.end is not None
+        except aiohttp.ClientPayloadError as error:
+            if wire.intact or kind != "whole":  # else lines of a plain answer were cut: their client sees the break
+                raise AssertionError(f"RLPROXY_FUZZ_SEED={seed}: {error!r}") from error
         except Exception as error:
             raise AssertionError(f"RLPROXY_FUZZ_SEED={seed}: {error!r}") from error
         if seed % 25 == 0:

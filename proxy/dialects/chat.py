@@ -212,8 +212,8 @@ class ChatFold(Fold):
             index = choice_number(choice, place, self._n)
             reply = self._replies.get(index) or self._begin(index)
             delta = choice.get("delta")
-            if not delta and "message" in choice and not self._has_begun(index):
-                delta = delta_of(choice["message"] or {})
+            if not delta and isinstance(message := choice.get("message"), Mapping) and not self._has_begun(index):
+                delta = delta_of(message)
             if delta:
                 pieces = self._pieces[index]
                 try:

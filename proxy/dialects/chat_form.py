@@ -132,7 +132,9 @@ def delta_of(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message as a piece of a stream. Its calls are numbered, which they need not be in a message."""
     delta = dict(message)
     if isinstance(calls := delta.get("tool_calls"), list):
-        delta["tool_calls"] = [{**call, "index": index} for index, call in enumerate(calls)]
+        delta["tool_calls"] = [
+            {**call, "index": index} if isinstance(call, Mapping) else call for index, call in enumerate(calls)
+        ]
     return delta
 
 

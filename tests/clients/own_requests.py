@@ -52,19 +52,27 @@ class NumberedConversation(Conversation):
         number = str(next(self._numbers))
         self._script(f"Answer {number}.", f"place {number}" if tool else None, tokens)
         shown = str((await self._drive.tell(say=f"What about {number}?"))["text"])
-        return await self._read(shown)
+        return await self._read(shown, has_question=True)
 
-    async def _read(self, shown: str) -> dict[str, Any]:
-        """The completion whose words come last in what the client shows. All others but calls are the client's own."""
+    async def _read(self, shown: str, *, has_question: bool = False) -> dict[str, Any]:
+        """The completion whose words come last in what the client shows. All others but calls are the client's own. Of
+        a client that sums up and then answers once more, the answer to the question is not: it comes first."""
         rows = await self._new_rows()
         sheets = NUMBER.findall(shown)
         assert sheets, f"{self.driver.id} shows {shown!r}"
-        answers = [row for row in rows if f"Sheet-{sheets[-1]}." in await self._answer(row["id"])]
-        assert answers, f"{self.driver.id} shows {shown!r}"
-        *_, answer = answers
+        answer = await self._row_of(rows, sheets[-1])
+        assert answer is not None, f"{self.driver.id} shows {shown!r}"
+        answers = [answer]
+        if has_question and self.driver.side.get("answers"):
+            answers.append(await self._row_of(rows, sheets[0]))
         steps = [row for row in rows if row["finish_reason"] == "tool_calls"]  # of the person's turn
-        self.own += [row for row in rows if row != answer and row not in steps]
+        self.own += [row for row in rows if row not in answers and row not in steps]
         return answer
+
+    async def _row_of(self, rows: list[dict[str, Any]], sheet: str) -> dict[str, Any] | None:
+        """The newest completion that has this number."""
+        matches = [row for row in rows if f"Sheet-{sheet}." in await self._answer(row["id"])]
+        return matches[-1] if matches else None
 
     async def type(self, text: str) -> dict[str, Any] | None:
         """A command of the client, by which it asks for itself; gives one more answer, where the client goes on."""

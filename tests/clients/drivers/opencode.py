@@ -10,6 +10,7 @@
 # [tool.client.side]
 # asks = "a title, a summary when the context is full"
 # tokens = 30000
+# answers = true
 #
 # [tool.client.lacks]
 # whole = "it always streams"
