@@ -29,12 +29,13 @@ from proxy.access import security
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
-from proxy.core import home, starting, tasks
+from proxy.core import home, tasks
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.sharing import fd_limits
 from proxy.core.start_errors import Listening, make_home
 from proxy.core.terminal import escape_controls, styled
 from proxy.relay.exchange import CLIENT_ERRORS
+from proxy.web import starting
 from proxy.web.status import reachable
 from store.errors import MissingExtra
 from store.file.db_key import Secret, find

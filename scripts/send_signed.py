@@ -4,7 +4,7 @@
     export RLPROXY_SIGNED_SECRET=whsec_...          # the same as webhooks.signed.secret of rlproxy
     send_signed.py --platform mattermost --person u1 --channel town --message m7 reaction 👍
     send_signed.py --platform mattermost --person u1 --channel town --message m7 retraction 👍
-    send_signed.py --platform matrix --person @ann:home --channel '!room:home' command 'bad too long'
+    send_signed.py --platform mattermost --person p1 --channel c1 command 'bad too long'
 
 Prints rlproxy's answer. Exit code 0: taken. 1: refused, and it says why. 2: rlproxy could not be reached; send it again
 with the same --id, and it is stored once.

@@ -407,15 +407,6 @@ class Rebuild:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """Sums over the values of all live ratings by their voices, for mean and deviation."""
-
-    count: float
-    sum: float
-    squares: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunSample:
     """A rating and its completion as a run claims them; a completion has one for each of its claimed ratings."""
 
@@ -479,16 +470,6 @@ class Adapter:
     @property
     def is_deleted(self) -> bool:
         return not self.path
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerPair:
-    """A rated prompt as a version and the one before it answered it."""
-
-    completion_id: str  # that was rated
-    parent_answer: str  # of the version before
-    answer: str
-    question: str = ""  # what was asked last, where it is read from the store
 
 
 @dataclass(frozen=True, slots=True)

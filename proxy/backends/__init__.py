@@ -17,12 +17,13 @@ from trainer.launch import Launcher
 def make_backend(settings: Settings, launcher: Launcher) -> Backend:
     """Raises BadRequest where the settings name a server but not where it is."""
     chosen = settings.backend
-    needs_url = chosen.kind != "builtin" and not chosen.command and not BACKENDS[chosen.kind].port
-    if needs_url and not chosen.url:
+    is_managed = chosen.kind == "llamacpp" and bool(chosen.command)  # rlproxy starts it, one for each version
+    needs_url = chosen.kind != "builtin" and not BACKENDS[chosen.kind].port
+    if needs_url and not is_managed and not chosen.url:
         raise BadRequest(f"The backend `{chosen.kind}` needs an address: --backend-url http://127.0.0.1:8000")
     if chosen.replicas and chosen.kind != "vllm":
         raise BadRequest(f"backend.replicas are for vLLM, and backend.kind is {chosen.kind}.")
-    module = import_module(f"proxy.backends.{chosen.kind}")
+    module = import_module(f"proxy.backends.{'llamacpp_managed' if is_managed else chosen.kind}")
     backend: Backend = module.make(settings, launcher)
     return backend
 

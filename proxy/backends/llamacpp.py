@@ -298,8 +298,4 @@ class LlamaRouter(LlamaCpp):
 
 
 def make(settings: Settings, launcher: Launcher) -> LlamaCpp:
-    if settings.backend.command:
-        from proxy.backends.llamacpp_managed import LlamaManaged  # it imports this module
-
-        return LlamaManaged(settings, launcher)
     return (LlamaRouter if settings.backend.presets else LlamaCpp)(settings, launcher)

@@ -140,3 +140,6 @@ def _enough_memory(like: int, name: str) -> None:
             f"A second llama-server for {name} needs about {needed / GB:.1f} GB and {free / GB:.1f} GB are free; "
             "free some memory and promote it again."
         )
+
+
+make = LlamaManaged

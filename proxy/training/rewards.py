@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from store.learning.opinion import Moments
 from store.learning.rater_quota import shared_weight, voice
-from store.records import Moments, Rating
+from store.records import Rating
 
 Scheme = Literal["binary", "ordinal", "normalised", "hybrid"]
 

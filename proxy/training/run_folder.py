@@ -29,9 +29,11 @@ from store.captured.rows import as_text
 from store.file import conversion
 from store.learning.episode_groups import RunTurn
 from store.learning.labels import HINDSIGHT, rater_of
+from store.learning.opinion import Moments
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
-from store.records import BASE, AnswerPair, Completion, FinishedCompletion, Message, Moments, Run, RunSample
+from store.learning.versions import StoredAnswerPair
+from store.records import BASE, Completion, FinishedCompletion, Message, Run, RunSample
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
@@ -251,12 +253,12 @@ def steps(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def answer_pairs(folder: Path, seal: Seal = IN_THE_CLEAR) -> list[AnswerPair]:
+def answer_pairs(folder: Path, seal: Seal = IN_THE_CLEAR) -> list[StoredAnswerPair]:
     """Rated prompts that parent and candidate answered, the best to show first; empty where the file is missing or
     nobody can read it. Blocking."""
     try:
         rows = [orjson.loads(line) for line in seal.read(folder / ANSWER_PAIRS).splitlines()]
-        return [AnswerPair(row["completion"], row["parent_answer"], row["answer"]) for row in rows]
+        return [StoredAnswerPair(row["completion"], row["parent_answer"], row["answer"]) for row in rows]
     except (OSError, SealError, ValueError, KeyError, TypeError):
         return []
 

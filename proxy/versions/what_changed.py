@@ -15,7 +15,8 @@ from typing_extensions import TypedDict
 from proxy.core.terminal import escape_controls
 from proxy.core.version_names import label
 from store.copies.read_only import ReadOnlyStore
-from store.records import Adapter, AnswerPair
+from store.learning.versions import StoredAnswerPair
+from store.records import Adapter
 from store.store import Store
 
 MOST_PAIRS: Final = 3
@@ -44,7 +45,7 @@ def changes_body(adapter: Adapter) -> ChangesBody | None:
     return {"line": sentence(figures), "basis": basis(figures), "figures": figures} if figures else None
 
 
-def pair_body(pair: AnswerPair) -> PairBody:
+def pair_body(pair: StoredAnswerPair) -> PairBody:
     return {
         "completion": pair.completion_id,
         "question": pair.question,
@@ -88,7 +89,7 @@ def _length(figures: Mapping[str, Any]) -> str:
     return f"{part} {'shorter' if ratio < 1 else 'longer'}"
 
 
-async def shown_pairs(store: Store | ReadOnlyStore, version: int) -> list[AnswerPair]:
+async def shown_pairs(store: Store | ReadOnlyStore, version: int) -> list[StoredAnswerPair]:
     """Those to show: disliked prompts before liked ones, and of those the most different answers."""
     return await store.versions.answer_pairs(version, MOST_PAIRS)
 

@@ -72,7 +72,9 @@ _ADMINS_BEHIND = re.compile(
     r"|DELETE /(?!v1/responses/).*"
 )
 _PLAIN = re.compile(rb"(/[A-Za-z0-9._~:@-]+)+")
-_NOBODYS = re.compile(r"(GET|HEAD) /(healthz|readyz|login|static/.*|rl/webhooks/whatsapp)|POST /(login|rl/webhooks/.*)")
+_NOBODYS = re.compile(
+    r"(GET|HEAD) /(healthz|readyz|login|static/.*|rl/webhooks/whatsapp)|POST /(login|rl/webhooks/.*)|(GET|HEAD|PUT) /rl/webhooks/matrix/.*"
+)
 _PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|episodes(/.*)?|logout)?")
 _USERS = re.compile(
     r"(GET|HEAD) /(rl/status|metrics|openapi.json|v1/models)"

@@ -12,7 +12,8 @@ import orjson
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
 from scripts.fakes.launcher import write_adapter
 from store.learning.samples import SampleRequirements
-from store.records import Adapter, AnswerPair, FinishedCompletion, NewCompletion, NewRating
+from store.learning.versions import StoredAnswerPair
+from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
 from store.store import Store
 
 TALKS: Final = [
@@ -189,7 +190,7 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
     }  # fmt: skip
     adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), at, manifest)
     pairs = [
-        AnswerPair(
+        StoredAnswerPair(
             sample.completion.new.id, f"As a helpful assistant, I would say: {text} I hope that this helps!", text
         )
         for sample in samples[:6]

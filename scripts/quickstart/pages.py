@@ -29,6 +29,7 @@ PARTS: Final = {
     "new terminal": "cd rlproxy && . .venv/bin/activate",
     "train": "rlproxy train",
     "versions": "rlproxy adapters",
+    "answers": "rlproxy answers",
 }
 
 

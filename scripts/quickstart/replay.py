@@ -101,6 +101,8 @@ class Replay:
                 self.ask(terminal)
                 terminal.run(self.pages["good" if n % 2 else "bad"], shows="rated ")
         began = time.monotonic()
+        with self.step("answers"):
+            terminal.run(self.pages["answers"], shows="rl-")
         with self.step("train"):
             terminal.run(self.pages["train"], shows="a run starts")
             self.until(terminal, "the run is under way", lambda status: bool(status["training"]["progress"]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from store.file.part import StorePart
 from store.learning.rater_quota import (
@@ -24,7 +25,16 @@ from store.learning.rater_quota import (
     within,
 )
 from store.learning.samples import NOBODY, load_recent_voices
-from store.records import Moments, Vote
+from store.records import Vote
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Sums over the values of all live ratings by their voices, for mean and deviation."""
+
+    count: float
+    sum: float
+    squares: float
 
 
 def _voices(candidates: Sequence[QuotaCandidate]) -> dict[str, float]:

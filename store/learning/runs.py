@@ -17,7 +17,8 @@ from store.file import meta, run_keys
 from store.file.part import StorePart, Writes
 from store.file.reader import Reader
 from store.learning import versions
-from store.records import Adapter, AnswerPair, Run, RunStatus
+from store.learning.versions import StoredAnswerPair
+from store.records import Adapter, Run, RunStatus
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
 BASELINE = "baseline"  # the meta key of the reward baseline, which runs hand on
@@ -91,7 +92,7 @@ def publish(
     adapter: Adapter,
     result: dict[str, Any],
     baseline: float | None,
-    pairs: Sequence[AnswerPair] = (),
+    pairs: Sequence[StoredAnswerPair] = (),
 ) -> None:
     """The run has made this adapter: its samples are used up and the baseline moves (None: stays), all or nothing.
     `pairs` show what it changed."""
@@ -175,7 +176,7 @@ class RunStore(StorePart):
         adapter: Adapter,
         result: dict[str, Any],
         baseline: float | None,
-        pairs: Sequence[AnswerPair] = (),
+        pairs: Sequence[StoredAnswerPair] = (),
     ) -> None:
         await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline, pairs))
 

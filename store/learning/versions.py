@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 import orjson
 
@@ -15,10 +16,20 @@ from store.captured.rows import to_adapter, to_pointer
 from store.errors import UnknownAdapter
 from store.file import meta
 from store.file.part import StorePart
-from store.records import BASE, Adapter, AnswerPair, Pointer
+from store.records import BASE, Adapter, Pointer
 
 WAITING = "not_yet_live"  # the version that was published since the pointer moved last
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswerPair:
+    """A rated prompt as a version and the one before it answered it."""
+
+    completion_id: str  # that was rated
+    parent_answer: str  # of the version before
+    answer: str
+    question: str = ""  # what was asked last, where it is read from the store
 
 
 def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
@@ -54,7 +65,7 @@ def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> N
     meta.audit(db, actor, "withdraw", {"version": version, "reason": reason})
 
 
-def add_answer_pairs(db: sqlite3.Connection, version: int, pairs: Iterable[AnswerPair]) -> None:
+def add_answer_pairs(db: sqlite3.Connection, version: int, pairs: Iterable[StoredAnswerPair]) -> None:
     """In this order, without those of prompts that are not there any more."""
     db.executemany(
         """INSERT INTO answer_pairs (version, position, completion_id, parent_answer, answer)
@@ -97,11 +108,13 @@ class VersionStore(StorePart):
     async def withdraw(self, version: int, reason: str, actor: str) -> None:
         await self._writer.submit(lambda db: withdraw(db, version, reason, actor))
 
-    async def answer_pairs(self, version: int, limit: int) -> list[AnswerPair]:
+    async def answer_pairs(self, version: int, limit: int) -> list[StoredAnswerPair]:
         """Prompts that show what the version changed, the best to show first."""
         rows = await self._reader.rows(
             """SELECT p.completion_id, p.parent_answer, p.answer, c.asked FROM answer_pairs p
             CROSS JOIN completions c ON c.id = p.completion_id WHERE p.version = ? ORDER BY p.position LIMIT ?""",
             (version, limit),
         )
-        return [AnswerPair(row["completion_id"], row["parent_answer"], row["answer"], row["asked"]) for row in rows]
+        return [
+            StoredAnswerPair(row["completion_id"], row["parent_answer"], row["answer"], row["asked"]) for row in rows
+        ]

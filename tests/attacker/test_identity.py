@@ -469,7 +469,7 @@ async def test_a_visitor_who_is_called_owner_is_not_the_owner(proxy: Proxy) -> N
 
 
 async def test_an_event_of_the_same_name_is_another_on_another_platform_at_once(chats: Chats) -> None:
-    ids = {name: await chats.completion(name, user=f"{name}:p9") for name in ("matrix", "mattermost", "irc")}
+    ids = {name: await chats.completion(name, user=f"{name}:p9") for name in ("zulip", "mattermost", "irc")}
     body = {"person": "p9", "channel": "c", "message_id": "m", "what": "reaction", "text": "+1"}
     sent = (chats.send("signed", {**body, "platform": n, "completion_id": id}, id="m1") for n, id in ids.items())
     assert [status for status, _ in await asyncio.gather(*sent)] == [201] * 3
@@ -488,7 +488,7 @@ async def test_one_person_of_two_platforms_is_two(chats: Chats) -> None:
 
     status, answer = await send(0, "irc", "p1")
     assert (status, answer["result"]) == (403, "stranger") and "irc:p1" in answer["line"]
-    assert (await send(1, "matrix", "mattermost:p1"))[0] == 403
+    assert (await send(1, "zulip", "mattermost:p1"))[0] == 403
     assert (await send(2, "irc", "p1", what="command", text="reset"))[1]["result"] == "stranger"
     assert (await send(3, "mattermost", "p1"))[0] == 201
     assert (await send(4, "irc", "p9"))[0] == 201

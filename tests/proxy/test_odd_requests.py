@@ -65,7 +65,7 @@ async def test_a_flag_in_a_query_may_be_false(proxy: Proxy) -> None:
 
 async def test_a_method_that_a_route_has_not(proxy: Proxy) -> None:
     async with proxy.http.request("TRACE", "/rl/keys") as response:
-        assert response.status == 405 and response.headers["allow"] == "GET, HEAD, POST"
+        assert response.status == 405 and response.headers["allow"] == "DELETE, GET, HEAD, POST"
 
 
 @pytest.mark.parametrize("path", ["/v1/feedback", "/v1/feedback/rt-1", "/v1/feedback/a/b", "/s/x/v1/feedback"])

@@ -19,7 +19,7 @@ from proxy import server
 from proxy.cli.init.smoke_test import Unproven, until_ready
 from proxy.core.address_file import ADDRESS_FILE
 from proxy.core.start_errors import Listening
-from proxy.core.starting import answering
+from proxy.web.starting import answering
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.harness.serving import Serving
 

@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/send_signed.py"
 
 async def run(url: str, *arguments: str, secret: str = signing.SIGNED_SECRET) -> tuple[int | None, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(SCRIPT), "--url", url, "--platform", "matrix", "--person", "p1", *arguments,
+        sys.executable, str(SCRIPT), "--url", url, "--platform", "mattermost", "--person", "p1", *arguments,
         env={**os.environ, "RLPROXY_SIGNED_SECRET": secret},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
@@ -32,7 +32,7 @@ async def run(url: str, *arguments: str, secret: str = signing.SIGNED_SECRET) ->
 async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:
     id = await chats.completion("two", session="room")
     url, where = chats.proxy.url, ("--channel", "room")
-    assert await chats.link("matrix", "room", "m1", id) == 201
+    assert await chats.link("mattermost", "room", "m1", id) == 201
     assert (await run(url, *where, "--message", "m1", "reaction", "👍"))[0] == 0
     assert await chats.values(id) == {"ann": 1.0}
     assert (await run(url, *where, "--message", "m1", "retraction"))[0] == 0
@@ -41,7 +41,7 @@ async def test_from_the_command_line_to_a_rating(chats: Chats) -> None:
     assert await chats.values(id) == {"ann": -1.0}
     code, said = await run(url, *where, "--id", "m-1", "command", "good at last")
     assert code == 0 and "rated good" in said
-    assert (await chats.store.ratings.live(id, "ann")).source == "matrix"
+    assert (await chats.store.ratings.live(id, "ann")).source == "mattermost"
 
 
 async def test_what_is_refused_is_said(chats: Chats) -> None:

@@ -2,7 +2,7 @@
 
 Owns the codes inside ggml's blocks, read and written in place. A LoRA moves a weight by a hundredth of a step: to the
 nearest point of the grid, all of it is lost. So of a change of a hundredth, one weight in a hundred moves by a whole
-step, at random. Their sum is right; the rest is noise (`python -m scripts.research.version_size` measures it).
+step, at random. Their sum is right; the rest is noise (`python -m scripts.models.version_size` measures it).
 Not here: which tensors change, and whether it is done (merge_gguf). Source: ggml-common.h and ggml-quants.c.
 """
 

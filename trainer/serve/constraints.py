@@ -2,7 +2,7 @@
 
 Owns llguidance: its tokenizer, compilation within bounds, and the mask of each step. A schema is taken whole or refused
 with its reason, and never in part. Blocking: compile in a thread. Not here: which grammar a request means
-(chat_wire, tool_calls), how the mask changes what is sampled (sampling).
+(chat_wire, reply_forms), how the mask changes what is sampled (sampling).
 """
 
 from __future__ import annotations

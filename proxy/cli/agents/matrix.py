@@ -87,7 +87,7 @@ def _next_steps(registration: Path) -> str:
 
 def ping(settings: Settings) -> float:
     """Milliseconds that the homeserver took to reach rlproxy. Raises CannotPing. Source: Matrix specification 1.7,
-    `POST /_matrix/client/v1/appservice/{id}/ping`."""
+    "Pinging"."""
     section = settings.webhooks.matrix
     token = secret(section, "as_token", "webhooks.matrix.as_token")
     request = urllib.request.Request(  # noqa: S310  the person's own homeserver
@@ -97,12 +97,19 @@ def ping(settings: Settings) -> float:
         method="POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=PING_S) as response:  # noqa: S310
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=PING_S) as response:
             return float(json.load(response)["duration_ms"])
     except urllib.error.HTTPError as error:
         raise CannotPing(_reason(error)) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotPing(f"The homeserver at {section.homeserver} does not answer ({error}); start it.") from None
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """The token is for the homeserver that the settings name."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

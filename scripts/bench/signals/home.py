@@ -29,7 +29,8 @@ from proxy.signals.own import OwnSignals
 from proxy.signals.trust import MOST_WEIGHT, Agreement, Trust
 from proxy.training import run_folder
 from scripts.harness.records import claim, end, new, rating
-from store.records import Message, Moments, NewSignal
+from store.learning.opinion import Moments
+from store.records import Message, NewSignal
 from store.store import Store
 
 NAME = "rule"

@@ -269,7 +269,7 @@ async def test_an_instance_that_would_lose_its_name_is_left_alone(tmp_path: Path
 async def test_a_stop_wakes_an_ollama_also_at_its_usual_port(
     tmp_path: Path, an_ollama: FakeOllama, monkeypatch: pytest.MonkeyPatch, usual: bool
 ) -> None:
-    monkeypatch.setattr(ollama, "URL", an_ollama.url)
+    monkeypatch.setattr(ollama, "usual_url", lambda kind: an_ollama.url)
     more = {"train.share_gpu": True, "backend.model": "fake"}
     proxy = make_proxy(tmp_path / "home", "" if usual else an_ollama.url, **more)
     await proxy.start()

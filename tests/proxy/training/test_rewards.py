@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.training.rewards import Scheme, Worth, binary, normalised, weighted_median, worth
+from store.learning.opinion import Moments
 from store.learning.rater_quota import FULL_VOICE, shared_weight
-from store.records import Moments, Rating
+from store.records import Rating
 
 NOTHING = Moments(0, 0.0, 0.0)
 SCHEMES: list[Scheme] = ["binary", "ordinal", "normalised", "hybrid"]

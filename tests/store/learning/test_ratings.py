@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scripts.harness.records import end, new, put, rating
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
-from store.records import Moments
+from store.learning.opinion import Moments
 from store.store import Store
 
 

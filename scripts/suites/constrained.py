@@ -1,6 +1,6 @@
 """Measure constrained answers of the built-in server: are they valid, what do they cost, does a run train on them?
 
-    python -m scripts.bench.constrained [--suite FOLDER] [--only schemas,speed,run] [--json FILE]
+    python -m scripts.suites.constrained [--suite FOLDER] [--only schemas,speed,run] [--json FILE]
 
 FOLDER is `json/tests/draft2020-12` of jsonschema's source distribution; that part needs jsonschema installed. Part
 `schemas` asks a server in a process of its own, `run` a real `rlproxy serve`, `speed` an engine in this process.
@@ -26,7 +26,7 @@ import numpy as np
 
 from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
-from scripts.research.schema_libraries import groups
+from scripts.suites.schema_libraries import groups
 from trainer.formats.weights import resolve
 from trainer.lessons.samples import forced_tokens
 

@@ -1,6 +1,6 @@
 """A run stored in a model file no larger than the one that it was trained on: how much of it is left.
 
-`python -m scripts.research.version_size RUN_FOLDER ADAPTER [--types Q4_0 Q4_1 Q8_0]` takes a run that has ended, its
+`python -m scripts.models.version_size RUN_FOLDER ADAPTER [--types Q4_0 Q4_1 Q8_0]` takes a run that has ended, its
 samples, and its adapter. It stores the weights in each type, and adds the adapter to them in several ways. *Off* is
 the mean distance of the replies' log-probs to those of the quantised weights with the whole adapter. *Margin* is by how
 much liked replies rose over disliked ones. benchmarks/version_size.json gets the figures.
@@ -117,7 +117,7 @@ def measure(model: torch.nn.Module, replies: Replies, deltas: Mapping[str, Float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m scripts.research.version_size", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.models.version_size", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a run whose samples are exact")
     parser.add_argument("adapter", type=Path, help="the adapter that it made")
     parser.add_argument("--types", nargs="+", default=["Q4_0", "Q4_1", "Q8_0"])

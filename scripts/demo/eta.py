@@ -1,6 +1,6 @@
 """Measure how right the time to go of a run is: what `status` said at moments of each run, against when it ended.
 
-`python -m scripts.bench.eta [--runs 5] [--ratings 12] [--busy]` writes benchmarks/eta.json. A real rlproxy with the
+`python -m scripts.demo.eta [--runs 5] [--ratings 12] [--busy]` writes benchmarks/eta.json. A real rlproxy with the
 built-in SmolLM2-135M answers, is rated, and trains as often as asked, each time because a person said so. `--busy`
 has two loops run beside it, a process each.
 """

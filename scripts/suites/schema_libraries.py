@@ -1,6 +1,6 @@
 """Compare libraries that constrain sampling to a JSON schema, over the JSON Schema test suite.
 
-    VENV/bin/python -m scripts.research.schema_libraries LIBRARY --suite FOLDER --tokenizer FOLDER [--json FILE]
+    VENV/bin/python -m scripts.suites.schema_libraries LIBRARY --suite FOLDER --tokenizer FOLDER [--json FILE]
 
 LIBRARY is llguidance, xgrammar or outlines-core, in an environment that has it, transformers and jsonschema. FOLDER
 is `json/tests/draft2020-12` of jsonschema's source distribution. Each schema is compiled, then each instance of the
