@@ -73,7 +73,8 @@ _ADMINS_BEHIND = re.compile(
 )
 _PLAIN = re.compile(rb"(/[A-Za-z0-9._~:@-]+)+")
 _NOBODYS = re.compile(
-    r"(GET|HEAD) /(healthz|readyz|login|static/.*|rl/webhooks/whatsapp)|POST /(login|rl/webhooks/.*)|(GET|HEAD|PUT) /rl/webhooks/matrix/.*"
+    r"(GET|HEAD) /(healthz|readyz|login|static/.*|rl/webhooks/whatsapp)|POST /(login|rl/webhooks/.*)"
+    r"|(GET|HEAD|PUT) /rl/webhooks/matrix/.*"  # a homeserver's token says who asks
 )
 _PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|episodes(/.*)?|logout)?")
 _USERS = re.compile(
