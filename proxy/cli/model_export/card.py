@@ -16,7 +16,6 @@ from proxy.core.version_names import label
 
 LICENCE_BYTES: Final = 2**16  # of a card or a licence that are looked at
 UNKNOWN_LICENCE: Final = "not stated in the folder of its weights: look it up before you share this"
-_FRONT: Final = re.compile(r"\A---\s*\n(.*?)\n---\s*$", re.DOTALL | re.MULTILINE)
 
 
 class Licence(NamedTuple):
@@ -30,8 +29,7 @@ def licence_of(weights: Path | None) -> Licence:
     """Licence of the base: from the card in its folder, else the first line of its licence file."""
     if weights is None:
         return Licence(None, UNKNOWN_LICENCE)
-    front = _FRONT.match(_read(weights / "README.md"))
-    members = dict(re.findall(r"^(license\w*):[ \t]*[\"']?([^\s\"'#]+)", front[1], re.MULTILINE)) if front else {}
+    members = _front_members(_read(weights / "README.md"))
     if id := members.get("license"):
         parts = [members.get("license_name") or id, *([members["license_link"]] if "license_link" in members else [])]
         return Licence(id, f"{', '.join(parts)}, as its card says")
@@ -39,6 +37,15 @@ def licence_of(weights: Path | None) -> Licence:
         if line := next((line.strip() for line in _read(path).splitlines() if line.strip()), None):
             return Licence(None, f"{line[:200]} (first line of its file {path.name})")
     return Licence(None, UNKNOWN_LICENCE)
+
+
+def _front_members(card: str) -> dict[str, str]:
+    """The plain members that stand between the first two lines of a card that are `---`."""
+    first, *lines = [line.rstrip() for line in card.splitlines()] or [""]
+    if first != "---" or "---" not in lines:
+        return {}
+    pairs = (line.partition(":")[::2] for line in lines[: lines.index("---")] if line.startswith("license"))
+    return {name: words[0].strip("\"'") for name, value in pairs if (words := value.partition("#")[0].split())}
 
 
 def _read(path: Path) -> str:
