@@ -88,7 +88,7 @@ async def _chat_rate_train_swap(serving: Serving) -> None:
                 said, _ = await serving.chat(question, answer["choices"][0]["message"]["content"], f"/rl {word}")
                 assert f"rated {word}" in said["choices"][0]["message"]["content"]
         await live(serving, 1)
-        for _ in range(50):
+        for _ in range(200):  # longer than a pause of who asks
             if answered[-1] == "v1":
                 break
             await asyncio.sleep(0.1)

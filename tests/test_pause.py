@@ -32,7 +32,7 @@ async def test_pause_restart_resume(tiny_weights: Path, tmp_path: Path) -> None:
             await serving.rate(answer["id"], "good" if n % 2 else "bad")
         status = await until_step(serving, 3)
         line = status["training"]["line"]
-        assert "run 1, step" in line and "s to go" in line
+        assert "run 1, stage 3 of 5: training, step" in line and "s to its checks" in line
         assert (await serving.post("/rl/pause"))["paused"] is True
         assert serving.trainer() is None  # `pause` answers when the trainer has stopped at its step
         paused_at = steps(serving.home)[-1]
