@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 import orjson
+import structlog
 from aiohttp import web
 
 from proxy.access.pace import PacedStream
@@ -46,8 +47,11 @@ from store.captured.completions import PageQuery
 from store.copies import export
 from store.copies.export import Filter
 from store.copies.read_only import ReadOnlyStore
+from store.errors import StoreError
 from store.records import BASE, Adapter, Completion, Pointer
 from store.store import Store
+
+log = structlog.get_logger()
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
 PAGE = 50
@@ -186,7 +190,10 @@ class Control:
             until=number(request, "until", None, 0, 2**40),
         )
         filters = {name: value for name, value in asdict(only).items() if value not in (None, False)}
-        await self._store.meta.audit(actor_of(request), "export", filters)
+        try:
+            await self._store.meta.audit(actor_of(request), "export", filters)
+        except StoreError as error:  # what can still be read of a damaged file is to be had
+            log.error("the audit log has no line of this export", error=str(error))
         response = PacedStream(headers={"content-type": "application/x-ndjson"})
         await response.prepare(request)
         async for row in self._store.transfer.export(only):

@@ -37,6 +37,8 @@ async def test_init_then_a_chat_then_the_status(person: Newcomer, ollama: FakeOl
         await terminal.line("-")
         await terminal.expect("3  How far may one training run move the model?", "[2]")
         await terminal.keys("Enter")
+        await terminal.expect("4  May your comment", "[y/N]")
+        await terminal.keys("Enter")
         await terminal.expect('+kind = "ollama"', "Write this? [Y/n]")
         await terminal.keys("Enter")
         shown = await terminal.prompt()
@@ -68,9 +70,9 @@ async def test_init_then_a_chat_then_the_status(person: Newcomer, ollama: FakeOl
         assert "rlproxy status --watch" in shown and "whole answers" not in shown, "the screen as it was before"
 
 
-@pytest.mark.parametrize("answered", [0, 1, 2, 3])
+@pytest.mark.parametrize("answered", [0, 1, 2, 3, 4])
 async def test_ctrl_c_at_each_question_gives_the_shell_back(person: Newcomer, answered: int) -> None:
-    questions = ["1  Which model", "2  Which weights", "3  How far", "Write this?"]
+    questions = ["1  Which model", "2  Which weights", "3  How far", "4  May your comment", "Write this?"]
     async with Tmux(person.env) as terminal:
         await terminal.line("rlproxy init")
         for question in questions[:answered]:

@@ -222,7 +222,7 @@ class Starter(FakeLauncher):
         self.servers: list[Started] = []
 
     async def start_server(
-        self, weights: str, model: str, *, threads: int, key: str, log: Path, trust_remote_code: bool = False
+        self, weights: str, model: str, *, threads: int, key: str, log: Path, **_: object
     ) -> Started:
         self.servers.append(Started())
         await self.servers[-1].start()

@@ -263,7 +263,10 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     made = await ask("post", "/rl/keys", 201, json={"name": "ann", "role": "admin"})
     headers = {"x-api-key": made["key"]}
     await ask("delete", "/rl/keys/none", 404, "/rl/keys/{key}", headers=headers)
+    made = await ask("post", "/rl/keys", 201, json={"name": "bob", "role": "admin"}, headers=headers)
     await ask("delete", "/rl/keys/ann", 200, "/rl/keys/{key}", headers=headers)
+    await ask("get", "/rl/audit", 200, headers={"x-api-key": made["key"]})
+    await ask("delete", "/rl/keys", 200, headers={"x-api-key": made["key"]})
 
     ours = [operation for operation in OPERATIONS if operation.path not in (*UNASKED, PASSED_ON)]
     promised = {(operation.method, operation.path, status) for operation in ours for status in operation.answers}

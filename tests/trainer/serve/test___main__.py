@@ -345,10 +345,17 @@ def process(weights, *more):
             p.kill()
 
 
+async def told_ready(server):
+    """The line that says so; those before it tell how far the start is."""
+    while (told := json.loads(await asyncio.to_thread(server.stdout.readline)))["event"] != "ready":
+        pass
+    return told
+
+
 async def test_a_process_answers_then_ends_when_its_stdin_closes(weights, tmp_path):
     adapter = random_adapter(weights, tmp_path / "a", seed=1, r=2)
     with process(weights, "--watch-stdin") as server:
-        ready = json.loads(await asyncio.to_thread(server.stdout.readline))
+        ready = await told_ready(server)
         assert ready == {
             "event": "ready",
             "url": ready["url"],
@@ -377,7 +384,7 @@ async def test_a_process_answers_then_ends_when_its_stdin_closes(weights, tmp_pa
 
 async def test_sigterm_lets_a_running_reply_finish(weights):
     with process(weights) as server:
-        ready = json.loads(await asyncio.to_thread(server.stdout.readline))
+        ready = await told_ready(server)
         async with aiohttp.ClientSession(ready["url"]) as client:
             body = asked(QUESTIONS[1], max_tokens=20, ignore_eos=True) | {"model": "m"}
             running = asyncio.create_task(post(client, "/v1/chat/completions", body))

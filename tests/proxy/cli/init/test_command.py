@@ -20,7 +20,7 @@ QUESTIONS = [
     "2  Which weights",
     "3  Which agents",
     "How far",
-    "5  May your comment",
+    "May your comment",
     "6  Start rlproxy",
     "Write this?",
 ]
@@ -108,8 +108,10 @@ async def test_no_at_the_end_writes_nothing(person: Newcomer) -> None:
             await terminal.expect(text)
             await terminal.expect("]")
             terminal.type("\n")
-        await terminal.expect("3  How far")
-        terminal.type("\n")
+        for text in ("3  How far", "4  May your comment"):
+            await terminal.expect(text)
+            await terminal.expect("]")
+            terminal.type("\n")
         await terminal.expect("Write this?")
         terminal.type("n\n")
         assert await terminal.ended() == 1
@@ -125,7 +127,7 @@ async def test_answers_in_a_file(person: Newcomer, ollama: FakeOllama, name: str
     assert code == 0, err
     assert found["settings"] == {
         "backend.kind": "ollama", "backend.url": ollama.url, "backend.model": "fake", "train.weights": "",
-        "train.preset": "careful",
+        "train.preset": "careful", "lessons.enabled": False,
     }  # fmt: skip
     assert found["proof"]["rated"] == 1 and found["proof"]["answer"].startswith("fake") and found["agents"]
     assert (await person.run("status"))[0] == 0, "the proxy that was started for the proof stays"
@@ -156,7 +158,7 @@ async def test_a_missing_extra_is_offered_with_its_size_and_enter_installs_nothi
     """All of it is here but hidden, so the real pip finds nothing to download and asks no index."""
     lacks_torch(person)
     async with Terminal("init", env=person.env) as terminal:
-        for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3], QUESTIONS[5]):
+        for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3], QUESTIONS[4], QUESTIONS[6]):
             await terminal.expect(text)
             await terminal.expect("]")
             terminal.type("\n")
@@ -173,7 +175,7 @@ async def test_interrupted_in_the_proof_what_is_written_stays_and_nothing_runs(p
         await terminal.expect(QUESTIONS[0])
         terminal.type("\n")
         await terminal.expect(QUESTIONS[1])
-        terminal.type("-\n\n\n")
+        terminal.type("-\n\n\n\n")
         await terminal.expect("rlproxy starts…")
         terminal.type(CTRL_C)
         assert await terminal.ended() == 1
@@ -277,7 +279,7 @@ async def test_weights_that_cannot_be_had_are_said_last(person: Newcomer, ollama
     """Everything else is done and proved; but it does not end as if all was well."""
     if asked:
         async with Terminal("init", env=person.env) as terminal:
-            for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3]):
+            for text in (QUESTIONS[0], QUESTIONS[1], QUESTIONS[3], QUESTIONS[4]):
                 await terminal.expect(text)
                 await terminal.expect("]")
                 terminal.type("some/weights\n" if text == QUESTIONS[1] else "\n")

@@ -109,7 +109,7 @@ async def test_a_person_is_asked(
     """After the server and the weights; Enter takes it."""
     now = load({"home": tmp_path, "backend.kind": "ollama", "backend.url": ollama.url}, environ={}).settings
     server = DiscoveredServer("ollama", ollama.url, (ListedModel("fake"),), ollama.version)
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n-\n{typed}\n\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"1\n-\n{typed}\n\n\n"))
     shown = io.StringIO()
     asked = Interview(Surroundings([server], [], MACHINE, now, None), Answers(), Console(shown), tmp_path)
     found = await asyncio.to_thread(asked.choices)
