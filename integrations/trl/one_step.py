@@ -28,13 +28,13 @@ def main(format: str, file: str, model_folder: str) -> None:
             save_strategy="no", use_cpu=True, max_length=None, bf16=False,
         )  # fmt: skip
         trainer = trainer_class(model=model, args=config, train_dataset=dataset, processing_class=tokenizer)
-        before = model.get_input_embeddings().weight.detach().clone()
+        original = model.get_input_embeddings().weight.detach().clone()
         rows = [
             {name: tokenizer.decode(ids) for name, ids in row.items() if name.endswith("ids") and isinstance(ids, list)}
             for row in trainer.train_dataset
         ]
         loss = trainer.train().training_loss
-    moved = not torch.equal(before, model.get_input_embeddings().weight.detach())
+    moved = not torch.equal(original, model.get_input_embeddings().weight.detach())
     print(json.dumps({"rows": rows, "loss": loss, "moved": moved}))
 
 

@@ -207,14 +207,14 @@ def connect(
     from proxy.cli.http import NO_PROXY
     from proxy.client import Unreachable
 
-    settings = settings_of({"home": home})
+    settings, options = settings_of({"home": home}), ConnectOptions(model, key, dry_run, yes, as_json, panel)
     try:
         if agent == "matrix":
-            outcome = command.connect_matrix(settings, homeserver, user or [], dry_run=dry_run, yes=yes, quiet=as_json)
+            outcome = command.connect_matrix(settings, homeserver, user or [], options)
             reached = f"The homeserver reaches rlproxy, in {outcome['ms']:.0f} ms." if outcome["ms"] is not None else ""
             show(outcome, as_json, reached or outcome["note"])
             return
-        outcome = command.connect(settings, agent, ConnectOptions(model, key, dry_run, yes, as_json, panel))
+        outcome = command.connect(settings, agent, options)
     except CannotConnect as refused:
         fail(str(refused))
     except Unreachable as error:

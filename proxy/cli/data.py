@@ -59,7 +59,6 @@ def export(
 
     if format is not None and format not in FORMATS:
         fail(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}. Nothing was written.", 2)
-
     if output is not None and output.is_file() and not force:
         fail(f"{output} is there already, and stays as it is: name another file, or write over it with --force.")
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}

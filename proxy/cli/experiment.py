@@ -52,7 +52,7 @@ def _show(answer: dict[str, Any], as_json: bool) -> None:
         return
     experiment = answer["running"] or next(iter(answer["ended"]), None)
     if experiment is None:
-        print("there was no experiment yet: `rlproxy experiment start v7`")
+        print("No experiment has run yet; `rlproxy experiment start v7` starts one.")
         return
     from proxy.core.version_names import version_in_words
 

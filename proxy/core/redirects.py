@@ -7,6 +7,8 @@ error that names where one pointed. Not here: the request (backends, signals, fe
 
 from __future__ import annotations
 
+import urllib.request
+from http.client import HTTPResponse
 from typing import Final
 from urllib.parse import urljoin, urlsplit
 
@@ -36,6 +38,17 @@ async def refuse_all(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
     if response.status in REDIRECTS and "location" in response.headers:
         response.close()
         raise Redirected(_in_words(str(request.url), response.status, response.headers["location"]))
+    return response
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def open_url(request: urllib.request.Request, timeout_s: float) -> HTTPResponse:
+    """The answer to a command's own request, which follows no redirect. Raises OSError; of it HTTPError."""
+    response: HTTPResponse = urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s)
     return response
 
 

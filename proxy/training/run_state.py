@@ -99,7 +99,7 @@ class RunProgress:
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind, timestamp = str(event.get("event", "")), event.get("at")
-        if kind == "start":  # of another process: the time between the two was no work
+        if kind == "start":  # another process: the time between the two does not count
             self.latest = None
         if isinstance(timestamp, int | float):
             if self.latest is not None:

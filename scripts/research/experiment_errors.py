@@ -36,7 +36,9 @@ def bets(candidate: Bools, good: Bools, share: float) -> Floats:
     """(times, ratings): evidence after each rating that the candidate is liked more. `candidate`, `good`: (times,
     ratings)."""
     blocks = range(0, len(candidate), BLOCK)
-    return np.concatenate([_bets(candidate[at : at + BLOCK], good[at : at + BLOCK], share) for at in blocks])
+    return np.concatenate(
+        [_bets(candidate[start : start + BLOCK], good[start : start + BLOCK], share) for start in blocks]
+    )
 
 
 def _bets(candidate: Bools, good: Bools, share: float) -> Floats:

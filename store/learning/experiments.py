@@ -18,6 +18,7 @@ from store.file.part import StorePart
 from store.learning.versions import WAITING
 
 SALT_BYTES: Final = 16
+# The first condition is what the unique index is over: by it the one that runs is found without a scan.
 _RUNNING: Final = "SELECT * FROM experiments WHERE (ended_at IS NULL) AND ended_at IS NULL"
 _RATINGS: Final = """SELECT t.conversation, t.is_candidate, r.value, r.human
 FROM experiment_turns t CROSS JOIN ratings r ON r.completion_id = t.completion_id

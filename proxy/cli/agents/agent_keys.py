@@ -39,7 +39,7 @@ def settings_key(settings: Settings) -> str | None:
 
 
 def key_for(settings: Settings, agent: str, record: Mapping[str, Any] | None, options: ConnectOptions) -> str | None:
-    """The key that an agent shows; None where none is asked for. One is made where there is none. Raises
+    """The key that an agent shows; None where rlproxy asks for none. Where the agent has none, one is made. Raises
     CannotConnect."""
     if (key := settings_key(settings)) is not None:
         return key

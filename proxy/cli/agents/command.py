@@ -61,9 +61,7 @@ def connect(settings: Settings, agent: str, options: ConnectOptions) -> dict[str
     }  # fmt: skip
 
 
-def connect_matrix(
-    settings: Settings, url: str | None, agents: list[str], *, dry_run: bool, yes: bool, quiet: bool
-) -> dict[str, Any]:
+def connect_matrix(settings: Settings, url: str | None, agents: list[str], options: ConnectOptions) -> dict[str, Any]:
     """Write the registration, or, where all is written, have the homeserver ping. Raises CannotConnect."""
     try:
         homeserver = matrix.homeserver_of(settings, url, agents)
@@ -74,13 +72,21 @@ def connect_matrix(
         raise CannotConnect(str(error)) from None
     changed = any(change.changes for change in changes)
     files = [{"file": str(change.file), "changed": change.changes} for change in changes]
-    outcome = {"agent": "matrix", "changed": changed, "dry_run": dry_run, "files": files, "note": plan.note, "ms": None}
+    outcome = {
+        "agent": "matrix", "changed": changed, "dry_run": options.dry_run, "files": files,
+        "note": plan.note, "ms": None,
+    }  # fmt: skip
     if changed:
-        if not quiet:
-            print(*(f"{change.file} is written" for change in changes if change.changes), sep="\n")  # not what: tokens
-        if not dry_run:
-            _agree(yes or quiet)
-            connection.connect(settings.home, "matrix", changes, record)
+        if not options.quiet:  # not what is in them: tokens
+            print(*(f"to be written: {change.file}" for change in changes if change.changes), sep="\n")
+        if not options.dry_run:
+            _agree(options.yes or options.quiet)
+            try:
+                connection.connect(settings.home, "matrix", changes, record)
+            except OSError as error:
+                raise CannotConnect(
+                    f"Matrix was not connected whole ({error}); `rlproxy disconnect matrix` undoes it."
+                ) from None
         return outcome
     try:
         outcome["ms"] = matrix.ping(settings)

@@ -19,6 +19,7 @@ import yaml
 from config.settings import FILE_NAME, Settings
 from config.webhooks import secret
 from proxy.cli.agents.catalog import SettingEdit, Setup
+from proxy.core.redirects import open_url
 
 NAME: Final = "rlproxy"  # of the application service, and of its user
 PATH: Final = "/rl/webhooks/matrix"
@@ -97,19 +98,12 @@ def ping(settings: Settings) -> float:
         method="POST",
     )
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=PING_S) as response:
+        with open_url(request, PING_S) as response:
             return float(json.load(response)["duration_ms"])
     except urllib.error.HTTPError as error:
         raise CannotPing(_reason(error)) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotPing(f"The homeserver at {section.homeserver} does not answer ({error}); start it.") from None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The token is for the homeserver that the settings name."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from config import backend_kinds
+from proxy.core.redirects import open_url
 
 MODULES: Final = {
     "train": ("torch", "transformers", "peft", "safetensors", "gguf"),
@@ -96,14 +97,9 @@ def _size(url: str) -> int | None:
         return None
     try:
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310 (scheme checked above)
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=HEAD_S) as response:
+        with open_url(request, HEAD_S) as response:
             return int(response.headers["content-length"])
     except (OSError, ValueError, TypeError):
-        return None
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
         return None
 
 

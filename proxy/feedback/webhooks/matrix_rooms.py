@@ -7,7 +7,6 @@ Source: Matrix specification 1.16, Client-Server API, and "Identity assertion" o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -43,8 +42,11 @@ class MatrixRooms:
         return text_at(message, "content", "body") if is_answer else None
 
     async def follow(self, outcome: EventDone) -> None:
-        """Show people that an event was taken."""
+        """Show people that an event was taken. One that is nothing to rlproxy, as an edit of a chat's words, shows
+        nothing."""
         event = outcome.event
+        if outcome.result == "ignored":
+            return
         if event.kind == "command":
             await (self._tick(event) if _is_rated(outcome) else self._reply(event, outcome.line))
         elif self._section.buttons and outcome.result == "linked" and event.message_id:
@@ -95,9 +97,6 @@ class MatrixRooms:
                 "the Matrix homeserver did not do it; said once", reason=reason, homeserver=self._section.homeserver
             )
         return None
-
-
-Follow = Callable[[EventDone], Awaitable[None]]
 
 
 def _is_rated(outcome: EventDone) -> bool:

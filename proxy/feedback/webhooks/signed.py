@@ -1,4 +1,4 @@
-"""Anything that can sign: Mattermost, Matrix, a bot of one's own, the OpenClaw plugin.
+"""Anything that can sign: Mattermost, a bot of one's own, the OpenClaw plugin.
 
 Owns the signature of the Standard Webhooks specification and the JSON of docs/reference/http-api.md. By hand, since it
 is five lines; the tests hold it against the specification's own library.
