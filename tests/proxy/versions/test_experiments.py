@@ -199,7 +199,7 @@ async def until_run(proxy: Proxy) -> None:
 async def test_the_command(cli: Proxy, versions: list[Path]) -> None:
     await cli.post("/rl/promote/1")
     code, out, _ = await rlproxy(cli.home, "experiment", "status")
-    assert code == 0 and "no experiment yet" in out
+    assert code == 0 and "No experiment has run yet" in out
     code, out, _ = await rlproxy(cli.home, "experiment", "start", "v2", "--against", "v1", "--share", "0.4")
     assert code == 0 and "v2 against v1: runs" in out and "200 more rated conversations or 14 days" in out
     code, out, _ = await rlproxy(cli.home, "experiment", "status", "--json")
