@@ -308,6 +308,7 @@ class Rating:
     replaced: str | None = None  # the id of the rating that this one took the place of
     scale: Scale = "unit"
     human: bool = True
+    counterpart: float | None = None  # the rater's value by the other scale, thumbs or stars, on the same side
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,25 @@ def worth(
 
 
 def _reward(voices: Sequence[Rating], scheme: Scheme, raters: Mapping[str, float], moments: Moments) -> float:
-    def median(ratings: Sequence[Rating]) -> float:
-        return weighted_median([(_score(r.value, scheme, moments), _weight(r, raters)) for r in ratings])
+    if scheme == "hybrid":
+        scales = _by_scale(voices, raters)
+        return sum(weighted_median(pairs) for pairs in scales) / len(scales)
+    return weighted_median([(_score(r.value, scheme, moments), _weight(r, raters)) for r in voices])
 
-    thumbs = [rating for rating in voices if rating.scale == "thumb"]
-    graded = [rating for rating in voices if rating.scale != "thumb"]
-    if scheme == "hybrid" and thumbs and graded:
-        return 0.5 * median(thumbs) + 0.5 * median(graded)
-    return median(voices)
+
+def _by_scale(voices: Sequence[Rating], raters: Mapping[str, float]) -> list[list[tuple[float, float]]]:
+    """Pairs of value and weight of the thumbs, and of the stars; a scale that nobody used is left out.
+
+    Thumb and stars of one rater are two values, of which the newer one is the rating.
+    """
+    thumbs: list[tuple[float, float]] = []
+    stars: list[tuple[float, float]] = []
+    for rating in voices:
+        scale, other_scale = (thumbs, stars) if rating.scale == "thumb" else (stars, thumbs)
+        scale.append((rating.value, _weight(rating, raters)))
+        if rating.counterpart is not None:
+            other_scale.append((rating.counterpart, _weight(rating, raters)))
+    return [pairs for pairs in (thumbs, stars) if pairs]
 
 
 def _score(value: float, scheme: Scheme, moments: Moments) -> float:

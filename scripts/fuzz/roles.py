@@ -79,7 +79,8 @@ _NOBODYS = re.compile(
 _PAGES = re.compile(r"/(page/.*|completions/.*|versions.*|progress|compare|data|episodes(/.*)?|logout)?")
 _USERS = re.compile(
     r"(GET|HEAD) /(rl/status|metrics|openapi.json|v1/models)"
-    r"|POST /(v1/(chat/)?completions|v1/messages(/count_tokens)?|v1/responses|api/(chat|generate))"
+    r"|POST /(v1/(chat/)?completions|v1/messages(/count_tokens)?|v1/responses(/compact)?|api/(chat|generate))"
+    r"|(GET|HEAD) /v1/responses(/\{id\}/input_items)?"
     r"|(GET|HEAD|DELETE) /v1/responses/\{id\}|POST /v1/responses/\{id\}/cancel"
 )
 _RATERS = re.compile(

@@ -60,6 +60,7 @@ def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
     return insert(
         db, new, id="rt-" + secrets.token_urlsafe(15), created_at=time.time(), source_event_id=new.source_event_id,
         replaced=live_row and live_row["id"], other_key=other_key,
+        counterpart=_counterpart(new, live_row if by_same else None),
     )  # fmt: skip
 
 
@@ -124,6 +125,14 @@ def _texts(new: NewRating, live_row: sqlite3.Row | None) -> dict[str, Any]:
     stored = live_row if live_row is not None and same_side else dict.fromkeys(RATING_TEXTS)
     new_texts = {name: getattr(new, name) for name in RATING_TEXTS}
     return {name: stored[name] if text is None else text or None for name, text in new_texts.items()}
+
+
+def _counterpart(new: NewRating, live_row: sqlite3.Row | None) -> float | None:
+    """The value by the other scale that stays beside this one. A rating of the other side is a change of mind."""
+    if live_row is None or live_row["value"] * new.value <= 0:
+        return None
+    same_scale = (live_row["scale"] == "thumb") == (new.scale == "thumb")
+    return live_row["counterpart"] if same_scale else live_row["value"]
 
 
 def retract(db: sqlite3.Connection, id: str) -> Rating:

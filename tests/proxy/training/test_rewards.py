@@ -141,3 +141,9 @@ def test_the_first_ratings_are_no_z_scores_of_themselves() -> None:
 def test_for_who_gives_four_or_five_stars_to_everything_four_is_bad() -> None:
     before = moments_of([0.5] * 100 + [1.0] * 100)
     assert normalised(0.5, before) < -0.3 and normalised(1.0, before) > 0.3 and normalised(-1.0, before) == -1.0
+
+
+def test_thumb_and_stars_of_one_person_are_both_in_a_hybrid_reward() -> None:
+    both = [rated("r", 0.5, scale="stars", counterpart=1.0)]
+    assert of(both, scheme="hybrid").reward == 0.75 and of(both, scheme="ordinal").reward == 0.5
+    assert of([rated("r", 1.0, scale="thumb", counterpart=0.5)], scheme="hybrid").reward == 0.75

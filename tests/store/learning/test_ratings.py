@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scripts.harness.records import end, new, put, rating
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.opinion import Moments
+from store.records import Scale
 from store.store import Store
 
 
@@ -64,6 +65,21 @@ async def test_words_stay_while_the_judgement_stays_on_its_side(store: Store) ->
     assert live is not None
     await store.ratings.retract(live.id)
     assert await words(-1.0) == (None, None)  # what is taken back is taken back with its words
+
+
+async def test_thumb_and_stars_of_one_rater_stand_side_by_side(store: Store) -> None:
+    await put(store, "a")
+
+    async def rate(value: float, scale: Scale, rater: str = "me") -> float | None:
+        return (await store.ratings.rate(rating("a", value, scale=scale, rater=rater))).counterpart
+
+    assert await rate(1.0, "thumb") is None
+    assert await rate(0.5, "stars") == 1.0
+    assert await rate(1.0, "stars") == 1.0  # the thumb stays beside the new stars
+    assert await rate(0.5, "stars", "her") is None  # another person's thumb is not hers
+    assert await rate(-1.0, "thumb") is None  # a change of mind
+    assert await rate(-0.5, "stars") == -1.0
+    assert await rate(0.0, "stars") is None  # three stars are on no side
 
 
 async def test_an_event_is_stored_once_even_after_it_was_taken_back(store: Store) -> None:
