@@ -2,9 +2,11 @@
 
     python -m scripts.bench.learn --persona concise --seeds 1,2,3
     python -m scripts.bench.learn --persona my_taste.py --set learning_rate=2e-4 --name slow
+    python -m scripts.bench.learn --persona one_paragraph,second_person --rounds 2   # one taste after the other
 
 Writes benchmarks/learn/PERSONA-NAME-seedN.json and prints a line a round. A run that is rejected gives its ratings
-back, as the proxy does: the next run has them too.
+back, as the proxy does: the next run has them too. Several personas rate in turn on one line of versions; each is asked
+after every run.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from trainer.formats import weights
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--persona", default="concise", help="a name in scripts/bench/personas, or a Python file")
+    parser.add_argument("--persona", default="concise", help="names in scripts/bench/personas, or Python files")
     parser.add_argument("--weights", help="a folder or a hub id instead of the small model")
     parser.add_argument("--seeds", default="1")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="of each persona")
     parser.add_argument("--ratings", type=int, default=32, help="a round")
     parser.add_argument("--siblings", type=int, default=1, help="replies to each question, which make pairs")
     parser.add_argument("--held", type=int, default=4, help="of them, kept back for the gate")
@@ -44,18 +46,27 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     asked = parser.parse_args()
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
-    persona, found = Persona(asked.persona), weights.resolve(asked.weights)
+    personas, found = [Persona(spec) for spec in asked.persona.split(",")], weights.resolve(asked.weights)
     chat = Chat(found.path, asked.threads)
-    held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
-    base = chat.evaluate(persona, held_out, None, seed=1000)
-    print(f"{persona.name}: base liked {base['liked']:.2f}, nll {base['base_nll']:.3f}", flush=True)
+    held_out = prompts()[f"held-out {personas[0].prompts}".strip()][: asked.eval]
+    base = chat.evaluate(personas[0], held_out, None, seed=1000, others=personas[1:] and personas)
+    print(f"{names(personas)}: base {liked(base)}, nll {base['base_nll']:.3f}", flush=True)
     for seed in map(int, asked.seeds.split(",")):
-        learn(chat, persona, found.path, asked, overrides, seed, base, held_out)
+        learn(chat, personas, found.path, asked, overrides, seed, base, held_out)
+
+
+def names(personas: list[Persona]) -> str:
+    return "+".join(persona.name for persona in personas)
+
+
+def liked(evaluation: dict[str, Any]) -> str:
+    shares = evaluation.get("liked_by", {"liked": evaluation["liked"]})
+    return ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
 
 
 def learn(
     chat: Chat,
-    persona: Persona,
+    personas: list[Persona],
     path: Path,
     asked: argparse.Namespace,
     overrides: dict[str, Any],
@@ -64,10 +75,10 @@ def learn(
     held_out: list[str],
 ) -> None:
     """Rounds of rating and training from the base on, written down after each."""
-    target = ROOT / "benchmarks/learn" / f"{persona.name}-{asked.name}-seed{seed}.json"
+    target = ROOT / "benchmarks/learn" / f"{names(personas)}-{asked.name}-seed{seed}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     texts, preset = prompts(), presets.resolve(asked.preset, overrides)
-    asks = f"rate {persona.prompts}".strip()
+    asks = f"rate {personas[0].prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
     home = Path(tempfile.mkdtemp(prefix="learn-"))
     print(f"seed {seed}:", flush=True)
@@ -75,7 +86,7 @@ def learn(
         **circumstances(),
         "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
         "model": path.name,
-        "persona": persona.name,
+        "persona": names(personas),
         "seed": seed,
         "arguments": vars(asked),
         "preset": preset.model_dump(),
@@ -88,8 +99,8 @@ def learn(
     earlier: list[dict[str, Any]] = []  # what runs have trained on, newest first
     adapters: dict[str, str] = {}
     version, baseline = 0, 0.0
-    for number in range(1, asked.rounds + 1):
-        start = time.monotonic()
+    for number in range(1, asked.rounds * len(personas) + 1):
+        start, persona = time.monotonic(), personas[(number - 1) // asked.rounds]
         first = (number - 1) * asked.ratings
         texts_now = [order[i // asked.siblings % len(order)] for i in range(first, first + asked.ratings)]
         lines = rated(chat, persona, texts_now, lives, asked, seed * 100 + number)
@@ -125,14 +136,14 @@ def learn(
             waiting = []
         else:
             waiting = lines + waiting
-        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000)
+        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000, others=personas[1:] and personas)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
         gates = {name: check["value"] for name, check in result["gate"].items()}
         metrics = result["metrics"]
         print(
-            f"  {number * asked.ratings} ratings ({good} good): {result['status']}, liked {now['liked']:.2f}, "
+            f"  {number * asked.ratings} ratings ({good} good): {result['status']}, {liked(now)}, "
             f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
             f"on topic {now['topic'] - base['topic']:+.2f}, "
             f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "

@@ -12,7 +12,7 @@ import runpy
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,10 @@ class Chat:
         """Decode a reply into the text that a persona reads."""
         return Reply(self.template.text(reply.reply), ended=reply.reply[-1] == self.template.end)
 
-    def evaluate(self, persona: Persona, texts: list[str], adapter: Path | None, seed: int) -> dict[str, Any]:
+    def evaluate(
+        self, persona: Persona, texts: list[str], adapter: Path | None, seed: int, others: Sequence[Persona] = ()
+    ) -> dict[str, Any]:
+        """Liked share and sanity on held-out prompts; `others` rate the same replies."""
         start = time.monotonic()
         replies = self.ask(texts, adapter, seed)
         nll = -np.concatenate(self.score(replies, None, 1.0)).mean()
@@ -87,9 +90,13 @@ class Chat:
         text_nll = -self.score([Tokens(ids[:1], ids[1:])], adapter, 1.0)[0].mean()
         said = [self.said(reply) for reply in replies]
         pairs = [pair for r in replies for pair in zip(r.reply, r.reply[1:], strict=False)]
-        liked = [persona.rate(text, reply) > 0 for text, reply in zip(texts, said, strict=True)]
+
+        def share(rater: Persona) -> float:
+            return sum(rater.rate(text, reply) > 0 for text, reply in zip(texts, said, strict=True)) / len(texts)
+
         return {
-            "liked": sum(liked) / len(liked),
+            "liked": share(persona),
+            **({"liked_by": {rater.name: share(rater) for rater in others}} if others else {}),
             "base_nll": float(nll),
             "text_nll": float(text_nll),
             "topic": float(topic.measure(self.policy, replies)[0].mean()),
