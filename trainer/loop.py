@@ -97,6 +97,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
     progress.phase("old")
     lessons = _prepare(run, plan, model, read)
+    model = _optimiser(run, model, lessons)
     teaching = _teaching(run, read, lessons)
     tuned_rate = _tuned_rate(run, plan, model, teaching)
     plan = planning.for_lessons(plan, lessons, teaching, tuned_rate, progress)  # frozen from here on
@@ -246,6 +247,15 @@ def _prepare(run: RunContext, plan: Plan, model: RunModel, read: RunSamples) -> 
     run.record(samples=_json(lessons.outcomes), metrics=metrics, guesses=guesses)
     run.progress.event("filter", **metrics)
     return lessons
+
+
+def _optimiser(run: RunContext, model: RunModel, lessons: Lessons) -> RunModel:
+    """A cold optimiser where the earlier ratings say nothing about these: its moments are of another taste."""
+    if not lessons.critic.starts_anew or not model.optimiser:
+        return model
+    model.policy.restore({})
+    run.progress.choice("optimiser", "cold", "earlier ratings say nothing about these: they may be of another taste")
+    return replace(model, optimiser={})
 
 
 def _teaching(run: RunContext, read: RunSamples, lessons: Lessons) -> list[Lesson]:

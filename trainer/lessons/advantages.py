@@ -17,6 +17,7 @@ from trainer import losses, mis_po, objectives
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
 from trainer.lessons import credit_assignment, critic, trajectories
+from trainer.lessons.critic import NO_CRITIC, CriticReading
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.lesson import ReadSample, ScoredSample
 from trainer.lessons.samples import Sample
@@ -78,10 +79,10 @@ def token_advantages(
     scorer: Scorer,
     progress: Progress,
     *,
-    trusted: bool = False,
+    reading: CriticReading = NO_CRITIC,
 ) -> TokenAdvantages:
     """The push of each token: its rating by the token's credit or spared, and what a teacher adds. A critic of whole
-    replies that is `trusted` is trusted with their tokens, too."""
+    replies that is trusted, by its `reading`, is trusted with their tokens, too."""
     balances = objectives.of(preset).balances  # the others have balances of their own
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     taught: Collection[str] = targets.distributions if preset.match == "distribution" else ()
@@ -90,7 +91,7 @@ def token_advantages(
     only_likes = bool(taught) and all(values[rating] > 0 for rating, size in sizes.items() if size)
     credit = None
     if balances and any(sizes.values()):
-        credit = _token_credit(values, preset, samples, scorer, progress, only_likes=only_likes, trusted=trusted)
+        credit = _token_credit(values, preset, samples, scorer, progress, only_likes=only_likes, reading=reading)
     if credit is not None:
         pushed = {rating: size * credit[rating] for rating, size in sizes.items()}
     else:
@@ -115,7 +116,7 @@ def without_separable_hints(
     scorer: Scorer,
     progress: Progress,
     *,
-    trusted: bool,
+    reading: CriticReading,
 ) -> TeacherTargets:
     """The targets without hints of a judge, where a critic tells what was complained about from what was not.
 
@@ -129,7 +130,7 @@ def without_separable_hints(
     signs = {values[rating] > 0 for rating in labelled if values[rating]}
     if not hints or len(signs) < 2:
         return targets
-    if _token_credit(values, preset, samples, scorer, progress, only_likes=False, trusted=trusted) is None:
+    if _token_credit(values, preset, samples, scorer, progress, only_likes=False, reading=reading) is None:
         return targets
     progress.choice("hints", "left out", f"{len(hints)} of a judge: the labels can be told apart by token")
     return replace(
@@ -168,7 +169,7 @@ def _token_credit(
     progress: Progress,
     *,
     only_likes: bool,
-    trusted: bool,
+    reading: CriticReading,
 ) -> dict[str, Floats] | None:
     """(T,) of each sample by its rating: its tokens' credit; None where nobody can tell."""
     if preset.credit == 1:
@@ -178,9 +179,9 @@ def _token_credit(
     rated = [s.sample for s in samples if values[s.sample.rating]]
     states, sizes = scorer.states([s.tokens for s in rated]), [values[s.rating] for s in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s in rated])
-    earlier_labels = critic.read(scorer.critic_arrays(), current.features.shape[1])
-    credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, earlier_labels)
-    is_trusted = trusted or (credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE)
+    credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
+    is_explained = credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE
+    is_trusted = reading.trusted or is_explained
     source = f"these replies and {credit.earlier_replies} earlier ones" if credit.earlier_replies else "these replies"
     reason = (
         f"a critic of {source} explains {credit.explained:.0%} of the ratings at the ends of replies it has not seen"

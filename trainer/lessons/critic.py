@@ -3,8 +3,9 @@
 Owns the judge of whole replies: logistic regression with a ridge on the mean and the last hidden state of each. Some
 tens of labels are enough for that (arXiv 2408.03414, 2505.12225). Its own grouped cross-validation says whether it is
 to be trusted. It decides how far a run may move (trainer.run.reach) and never feeds the gate. Its weights say how a
-reply is going, too. Pure numpy. Not here: which token earned a rating (credit_assignment), where states come from
-(scoring).
+reply is going, too. Ratings are evidence for the taste they were given for, and people change theirs. Of earlier runs
+it takes the newest that tell this run's ratings apart best (`relevant`). Pure numpy. Not here: which token earned a
+rating (credit_assignment), where states come from (scoring).
 """
 
 from __future__ import annotations
@@ -42,11 +43,17 @@ class Labels(NamedTuple):
     length: Floats  # (R,) log of the tokens
     sign: Floats  # (R,) 1 or -1
     group: NDArray[np.int64]  # (R,) of one conversation the same
+    run: NDArray[np.int64]  # (R,) which run took it; of the newest the largest
+
+    def rows(self, chosen: slice | NDArray[np.bool_]) -> Labels:
+        features, length, sign, group, run = self
+        return Labels(features[chosen], length[chosen], sign[chosen], group[chosen], run[chosen])
 
     def arrays(self) -> Arrays:
         return {
             "critic_features": self.features.astype(np.float16), "critic_length": self.length,
             "critic_sign": self.sign, "critic_group": self.group,
+            "critic_run": self.run,
         }  # fmt: skip
 
 
@@ -78,6 +85,8 @@ class CriticReading(NamedTuple):
     critic: Critic
     labels: Arrays  # of this run and earlier ones, for the next critic
     guesses: dict[str, float]  # of unrated answers, where it is trusted
+    relevant: Labels | None = None  # those of earlier runs that say something about this run's
+    starts_anew: bool = False  # there are earlier ones, and none says anything about this run's
 
     @property
     def trusted(self) -> bool:
@@ -85,16 +94,18 @@ class CriticReading(NamedTuple):
 
 
 UNTRUSTED = Critic(0.5, 0.0, 0.5, 1.0, 0, np.empty(0))
+NO_CRITIC = CriticReading(UNTRUSTED, {}, {})
 
 
-def label_replies(states: Sequence[States], values: Sequence[float], group: Sequence[int]) -> Labels:
+def label_replies(states: Sequence[States], values: Sequence[float], group: Sequence[int], run: int = 0) -> Labels:
     """Data of rated replies; `states` (T + 1, H) each, before every token and after the last. `values` have the
-    opinion's sign, `group` is the same for replies of one conversation."""
+    opinion's sign, `group` is the same for replies of one conversation. `run` took them."""
     return Labels(
         np.array([_features(reply_states) for reply_states in states], np.float32),
         np.log([len(reply_states) for reply_states in states]),
         np.sign(values),
         np.array(group, np.int64),
+        np.full(len(states), run, np.int64),
     )
 
 
@@ -117,27 +128,64 @@ def read(arrays: Mapping[str, NDArray[Any]], width: int) -> Labels | None:
         return None
     if features.ndim != 2 or features.shape[1] != width or not len(features) == len(length) == len(sign) == len(group):
         return None
-    return Labels(features.astype(np.float32), length.astype(float), sign.astype(float), group.astype(np.int64))
+    run = arrays.get("critic_run", np.zeros(len(sign)))  # versions of before have none: all is of one run
+    return Labels(
+        features.astype(np.float32),
+        length.astype(float),
+        sign.astype(float),
+        group.astype(np.int64),
+        run.astype(np.int64),
+    )
 
 
 def read_run(scorer: Scorer, samples: Sequence[Sample], unrated: Sequence[Sample], progress: Progress) -> CriticReading:
     """Fit a critic to the ratings of these samples, and ask it about unrated answers where it is trusted."""
-    labels, critic = fit_to_run(scorer, samples, progress)
+    current = label_run(scorer, samples)
+    if current is None:
+        return CriticReading(UNTRUSTED, scorer.critic_arrays(), {})
+    earlier = read(scorer.critic_arrays(), current.features.shape[1])
+    newest = relevant(earlier, current, scorer.spec.seed)
+    labels = join(newest, current)
+    critic = evaluate(labels, scorer.spec.seed)
+    reason = critic.reason
+    if earlier is not None and (left_out := len(earlier.sign) - (0 if newest is None else len(newest.sign))):
+        reason += f"; {left_out} older ones say nothing about these"
+    progress.choice("critic", "trusted" if critic.trusted else "not trusted", reason)
     guesses = guess(labels, critic, scorer, unrated)
-    return CriticReading(critic, labels.arrays() if labels else scorer.critic_arrays(), guesses)
+    starts_anew = earlier is not None and newest is None
+    return CriticReading(critic, join(earlier, current).arrays(), guesses, newest, starts_anew)
 
 
-def fit_to_run(scorer: Scorer, samples: Sequence[Sample], progress: Progress) -> tuple[Labels | None, Critic]:
-    """Fit a critic to people's ratings of this run and of the versions before it."""
+def label_run(scorer: Scorer, samples: Sequence[Sample]) -> Labels | None:
+    """People's ratings of this run, the newest last."""
     rated = [s for s in samples if s.human and s.reward and not s.replayed][::-1]  # the newest came first
     if not rated:
-        return None, UNTRUSTED
+        return None
     states = scorer.states([s.tokens for s in rated])
-    current = label_replies(states, [s.reward for s in rated], [conversation(s) for s in rated])
-    labels_so_far = join(read(scorer.critic_arrays(), current.features.shape[1]), current)
-    critic = evaluate(labels_so_far, scorer.spec.seed)
-    progress.choice("critic", "trusted" if critic.trusted else "not trusted", critic.reason)
-    return labels_so_far, critic
+    return label_replies(states, [s.reward for s in rated], [conversation(s) for s in rated], scorer.spec.run)
+
+
+def relevant(earlier: Labels | None, current: Labels, seed: int) -> Labels | None:
+    """The newest of the earlier runs that tell these ratings apart best; None where they are told apart better alone.
+
+    Asked of conversations that a critic was not made of. Where one side has too few to ask, all earlier ones stay.
+    """
+    if earlier is None or min((current.sign > 0).sum(), (current.sign < 0).sum()) < LEAST:
+        return earlier
+    histories = [*(_since(earlier, run) for run in np.unique(earlier.run)), None]  # of equal ones the longest
+    return max(histories, key=lambda history: _auc_of(current, history, seed))
+
+
+def _since(labels: Labels, run: int) -> Labels:
+    return labels.rows(labels.run >= run)
+
+
+def _auc_of(current: Labels, history: Labels | None, seed: int) -> float:
+    """AUC of a critic of both on these replies, each without its conversation."""
+    labels = join(history, current)
+    fold = assign_folds(labels.group, seed)
+    scores = _cross_validated(kernel_of(standardise(labels.features)), labels.sign, fold)
+    return auc(scores[-len(current.sign) :], current.sign)
 
 
 def guess(labels: Labels | None, critic: Critic, scorer: Scorer, unrated: Sequence[Sample]) -> dict[str, float]:
@@ -153,13 +201,14 @@ def guess(labels: Labels | None, critic: Critic, scorer: Scorer, unrated: Sequen
 def join(earlier_labels: Labels | None, current: Labels) -> Labels:
     """Both, the newest last and at most MOST."""
     if earlier_labels is None:
-        earlier_labels = Labels(current.features[:0], current.length[:0], current.sign[:0], current.group[:0])
+        return current.rows(slice(-MOST, None))
     return Labels(
-        np.concatenate([earlier_labels.features, current.features])[-MOST:],
-        np.concatenate([earlier_labels.length, current.length])[-MOST:],
-        np.concatenate([earlier_labels.sign, current.sign])[-MOST:],
-        np.concatenate([earlier_labels.group, current.group])[-MOST:],
-    )
+        np.concatenate([earlier_labels.features, current.features]),
+        np.concatenate([earlier_labels.length, current.length]),
+        np.concatenate([earlier_labels.sign, current.sign]),
+        np.concatenate([earlier_labels.group, current.group]),
+        np.concatenate([earlier_labels.run, current.run]),
+    ).rows(slice(-MOST, None))
 
 
 def evaluate(labels: Labels, seed: int) -> Critic:

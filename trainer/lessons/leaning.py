@@ -21,23 +21,31 @@ from trainer import objectives
 from trainer.io.progress import Progress
 from trainer.lessons import credit_assignment, critic, teacher
 from trainer.lessons.credit_assignment import BY_CHANCE
+from trainer.lessons.critic import Labels
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.policy import packing
 from trainer.policy.policy import TokenDistribution
 
 LEAST = 8  # replies of each sign, below which a difference of means points nowhere
-MOST_SPENT = 0.5  # share of the gate's bound on base NLL; no run leans whose parent has used up more of it
-SPENDS = 0.6  # share of that bound that a version may have used up after leaning
+SPENDS = 0.6  # share of what is left of the gate's bound on base NLL that a run may spend on leaning
 
 
 def budget(spent: float, most: float) -> float:
-    """Nats a token of base NLL that a run may spend on leaning, by the share of `most` that its parent has `spent`."""
-    return (SPENDS - spent) * most if spent <= MOST_SPENT else 0.0
+    """Nats a token of base NLL that a run may spend on leaning, by the share of `most` that its parent has `spent`.
+
+    Each spends a share of the rest: a line that has leaned may lean again, and never uses the bound up.
+    """
+    return SPENDS * (1 - spent) * most
 
 
 def leaning_targets(
-    preset: Preset, samples: Sequence[Sample], values: Mapping[str, float], scorer: Scorer, progress: Progress
+    preset: Preset,
+    samples: Sequence[Sample],
+    values: Mapping[str, float],
+    scorer: Scorer,
+    progress: Progress,
+    earlier_labels: Labels | None = None,
 ) -> Mapping[str, TokenDistribution]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
@@ -51,7 +59,6 @@ def leaning_targets(
         return {}
     states, sizes = scorer.states([s.tokens for s, _ in rated]), [a for _, a in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s, _ in rated])
-    earlier_labels = critic.read(scorer.critic_arrays(), current.features.shape[1])
     explained_by_means, by_chance = credit_assignment.explain_by_means(current, sizes, scorer.spec.seed, earlier_labels)
     if explained_by_means < preset.credit or by_chance > BY_CHANCE:
         return {}

@@ -264,11 +264,11 @@ def push(context: LessonContext, scores: Scores) -> Pushes:
         by_rating, flawed = advantages.rating_advantages(context.spec, preset, samples)
         leaning_targets = _leaning_targets(context, scores, by_rating)
         values = dict.fromkeys(by_rating, 0.0) if leaning_targets else advantages.balanced(preset, by_rating)
-        trusted = scores.critic.trusted
+        reading = scores.critic
         targets = advantages.without_separable_hints(
-            values, preset, scores.samples, targets, scorer, progress, trusted=trusted
+            values, preset, scores.samples, targets, scorer, progress, reading=reading
         )
-        pushed = advantages.token_advantages(values, preset, scores.samples, targets, scorer, progress, trusted=trusted)
+        pushed = advantages.token_advantages(values, preset, scores.samples, targets, scorer, progress, reading=reading)
         if not context.objective.is_foreign:
             by_message = hindsight.hindsight_advantages(preset, context.template, scores.samples, scorer, progress)
             pushed = pushed._replace(values={**pushed.values, **by_message})
@@ -312,7 +312,8 @@ def _leaning_targets(
     }
     own_values = {rating: value if rating in own else 0.0 for rating, value in values.items()}
     samples = [s.sample for s in scores.samples]
-    return leaning.leaning_targets(context.preset, samples, own_values, context.scorer, context.progress)
+    earlier = scores.critic.relevant
+    return leaning.leaning_targets(context.preset, samples, own_values, context.scorer, context.progress, earlier)
 
 
 # --- 4. judge: what the filter lets through -----------------------------------------------------------------------

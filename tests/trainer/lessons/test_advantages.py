@@ -11,6 +11,7 @@ from config import presets
 from tests.harness import tiny
 from trainer.io.progress import Progress
 from trainer.lessons import advantages
+from trainer.lessons.critic import NO_CRITIC
 from trainer.lessons.teacher import TeacherTargets
 from trainer.policy.packing import Tokens
 
@@ -29,7 +30,7 @@ def pushed(tmp_path, model, samples, taught=None, **overrides):
         ratings, flawed = advantages.rating_advantages(scorer.spec, preset, samples)
         assert not flawed
         values = advantages.balanced(preset, ratings)
-        kept = advantages.without_separable_hints(values, preset, scored, targets, scorer, progress, trusted=False)
+        kept = advantages.without_separable_hints(values, preset, scored, targets, scorer, progress, reading=NO_CRITIC)
         pushed = advantages.token_advantages(values, preset, scored, kept, scorer, progress)
     events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     found = Found([*pushed.values.values()], pushed.credited, kept)

@@ -17,15 +17,16 @@ from trainer.lessons.critic import Labels
 WIDTH = 40
 
 
-def rated(count=60, signal=2.0, seed=0, wrong=0.0, groups=None, long=0.0):
-    """Replies whose first feature leans to their rating by `signal` deviations, and their length by `long`."""
+def rated(count=60, signal=2.0, seed=0, wrong=0.0, groups=None, long=0.0, taste=0, run=1):
+    """Replies whose feature `taste` leans to their rating by `signal` deviations, and their length by `long`."""
     rng = np.random.default_rng(seed)
     sign = np.where(np.arange(count) % 2 == 0, 1.0, -1.0)
     features = rng.standard_normal((count, WIDTH)).astype(np.float32)
-    features[:, 0] += signal / 2 * sign
+    features[:, taste] += signal / 2 * sign
     length = rng.standard_normal(count) + long / 2 * sign
     said = np.where(rng.random(count) < wrong, -sign, sign)
-    return Labels(features, length, said, np.arange(count) if groups is None else groups)
+    groups = np.arange(count) if groups is None else groups
+    return Labels(features, length, said, groups, np.full(count, run))
 
 
 def test_what_is_there_to_see_is_seen_though_some_ratings_are_wrong():
@@ -38,7 +39,7 @@ def test_what_is_there_to_see_is_seen_though_some_ratings_are_wrong():
 
 def test_what_was_learned_holds_for_replies_that_it_has_not_seen():
     known = rated(count=140, signal=5.0)
-    made = Labels(*(each[:100] for each in known))
+    made = known.rows(slice(100))
     scores = critic.predict(made, known.features[100:], 0)
     assert scores.shape == (40,) and critic.auc(scores, known.sign[100:]) > 0.8
 
@@ -58,7 +59,7 @@ def test_one_conversation_is_on_one_side():
     names = rng.standard_normal((12, WIDTH)).astype(np.float32) * 5
     groups = np.arange(60) // 5
     sign = np.where(groups % 2 == 0, 1.0, -1.0)
-    known = Labels(names[groups], np.zeros(60), sign, groups)
+    known = Labels(names[groups], np.zeros(60), sign, groups, np.ones(60, int))
     assert not critic.evaluate(known, 0).trusted
     leaking = critic.evaluate(known._replace(group=np.arange(60)), 0)
     assert leaking.auc > 0.95  # which is what grouping is for
@@ -135,6 +136,37 @@ def test_labels_go_with_a_version_and_the_newest_stay():
     assert critic.read(broken, WIDTH) is None
 
 
+def of_runs(*tastes, count=28, **fields):
+    """Labels of one run after the other, each of its own conversations."""
+    labels = None
+    for run, taste in enumerate(tastes, 1):
+        groups = np.arange(count) + run * count
+        labels = critic.join(labels, rated(count, seed=run, groups=groups, taste=taste, run=run, **fields))
+    return labels
+
+
+def test_ratings_of_one_taste_are_all_heard():
+    for seed in range(5):
+        current = rated(28, signal=3.0, seed=50 + seed, run=4)
+        newest = critic.relevant(of_runs(0, 0, 0, signal=3.0), current, 0)
+        assert newest is not None and len(newest.sign) == 84
+
+
+def test_ratings_of_a_taste_of_before_are_not_heard_about_another_one():
+    for seed in range(5):
+        current = rated(28, signal=6.0, seed=50 + seed, taste=1, run=4)
+        assert critic.relevant(of_runs(0, 0, 0, signal=3.0), current, 0) is None
+        newest = critic.relevant(of_runs(0, 0, 1, signal=6.0), current, 0)  # the last run was of this taste already
+        assert newest is not None and set(newest.run) == {3}
+
+
+def test_where_one_side_has_too_few_to_ask_all_ratings_are_heard():
+    current = rated(28, signal=6.0, taste=1, run=4)._replace(sign=np.where(np.arange(28) < 5, -1.0, 1.0))
+    earlier = of_runs(0, 0, signal=3.0)
+    assert critic.relevant(earlier, current, 0) is earlier
+    assert critic.relevant(None, current, 0) is None
+
+
 def test_what_it_sees_of_a_reply_is_the_mean_and_the_last_state(tmp_path_factory):
     model = tiny.make_model(tmp_path_factory.mktemp("models") / "tiny")
     samples = tiny.rated(model, 4)
@@ -185,5 +217,5 @@ def test_labels_of_a_run_have_the_newest_last(tmp_path):
     """Samples come newest first."""
     samples = [replace(s, reward=(-1.0) ** at) for at, s in enumerate(tiny.rated(tiny.make_model(tmp_path / "m"), 9))]
     with Progress(tmp_path, io.StringIO()) as progress:
-        known, _ = critic.fit_to_run(tiny.scorer(tmp_path, tmp_path / "m"), samples, progress)
+        known = critic.label_run(tiny.scorer(tmp_path, tmp_path / "m"), samples)
     assert known is not None and known.group.tolist() == [critic.conversation(s) for s in samples][::-1]
