@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from aiohttp import WSMsgType, web
+from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
 from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
@@ -21,6 +21,7 @@ from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, ProxyError, UnknownPrevious
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import off_loop
+from proxy.core.sharing.shares import Account, Room
 from proxy.core.sse import EventSplitter
 from proxy.dialects.identity import head_identity
 from proxy.relay.parts import RelayParts
@@ -29,11 +30,46 @@ from proxy.web.error_middleware import Handler, shape_errors
 
 IDLE_S: Final = 600.0  # without a message, after which the place is another's
 CREATE: Final = "response.create"
+COPIES: Final = 2  # of a message: its frames, and what is made of them
 MOST_UNSTORED: Final = 256  # answers of one connection that are only its own
 _UPGRADE: Final = ("connection", "upgrade", "content-length", "x-rl-completion-id", "x-stainless-retry-count")
 
 # Lets a request in as any other, and answers it by the handler.
 Admits = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+
+
+class CountedFrames:
+    """The parser of a connection's frames, with an account of those that nobody has taken yet. A message that does not
+    come to its end is held whole by aiohttp, and nothing but this sees it."""
+
+    def __init__(self, socket: web.WebSocketResponse, request: web.Request, account: Account, most: int) -> None:
+        """In place of the parser that `socket` has from its start on."""
+        protocol = request.protocol
+        self._parser, self._queue = protocol._payload_parser, socket._reader
+        self._account, self._most = account, most
+        self._room = Room(most, account, COPIES)
+        self._size = 0
+        protocol._payload_parser = None
+        protocol.set_parser(self, protocol._data_received_cb)  # type: ignore[arg-type]  # it has the same two methods
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """As aiohttp's: whether that was the end, and what is behind it."""
+        self._size += len(data)
+        if self._room.fits(self._size):
+            fed: tuple[bool, bytes] = self._parser.feed_data(data)
+            return fed
+        assert self._queue is not None  # there since the start
+        self._queue.set_exception(WebSocketError(WSCloseCode.TRY_AGAIN_LATER, "server.max_held_bytes are held"))
+        return True, b""
+
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
+
+    def take(self, size: int) -> None:
+        """A message of so many bytes was taken: it is in its request's own account from here on."""
+        self._room.end()
+        self._room = Room(self._most, self._account, COPIES)
+        self._size = max(self._size - size, 0)
 
 
 class EventWriter(AbstractStreamWriter):
@@ -82,10 +118,12 @@ class ResponseSocket:
         self._admits, self._relay, self._plain = admits, relay, plain
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(max_msg_size=self._parts.settings.server.max_body_bytes, heartbeat=30.0)
+        most = self._parts.settings.server.max_body_bytes
+        socket = web.WebSocketResponse(max_msg_size=most, heartbeat=30.0, compress=False)  # packed, it would be no size
         if not socket.can_prepare(request):
             return await self._plain(request)
         await socket.prepare(request)
+        frames = CountedFrames(socket, request, request[HELD_BYTES], 2 * most)
         unstored: dict[str, None] = {}  # ids, oldest first
         while not socket.closed:
             try:
@@ -97,6 +135,7 @@ class ResponseSocket:
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 break
             raw = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+            frames.take(len(raw))
             try:
                 await self._answer(request, socket, raw, unstored)
             except ProxyError as error:
