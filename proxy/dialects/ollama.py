@@ -203,9 +203,14 @@ class OllamaFold(Fold):
             content, thought, _, _ = reply_parts(content)
             thinking = thinking or thought
         calls = message.get("tool_calls") or ()
-        self._calls += [call for call in calls if isinstance(call, dict)]
+        sound_calls = [
+            call for call in calls if isinstance(call, dict) and isinstance(call.get("function"), dict | None)
+        ]
+        self._calls += sound_calls
         self._thinking.append(a_text(thinking))
         self._text.append(a_text(content))
+        if len(sound_calls) < len(calls):
+            raise TypeError("a tool call without a function")
 
     def take_whole(self, body: Any) -> None:
         """Raises KeyError where it is not an answer."""
