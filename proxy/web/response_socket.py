@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
-from aiohttp.abc import AbstractStreamWriter
 from multidict import CIMultiDict
 
 from proxy.access.bodies import BODY, HELD_BYTES
@@ -22,11 +21,13 @@ from proxy.core.errors import BadRequest, ProxyError, UnknownPrevious
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import off_loop
 from proxy.core.sharing.shares import Account, Room
-from proxy.core.sse import EventSplitter
 from proxy.dialects.identity import head_identity
+from proxy.relay.framing import OK
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses
+from proxy.relay.request_body import room_for
 from proxy.web.error_middleware import Handler, shape_errors
+from proxy.web.event_writer import EventWriter, answered_body, error_message, events_of, refusal, response_in
 
 IDLE_S: Final = 600.0  # without a message, after which the place is another's
 CREATE: Final = "response.create"
@@ -72,44 +73,6 @@ class CountedFrames:
         self._size = max(self._size - size, 0)
 
 
-class EventWriter(AbstractStreamWriter):
-    """Takes an answer in place of a connection: its events become messages, and any other body is kept."""
-
-    def __init__(self, socket: web.WebSocketResponse | None) -> None:
-        """`socket`: where the events go; None where the answer is whole."""
-        self._socket = socket
-        self._splitter: EventSplitter | None = None
-        self.body = bytearray()  # of an answer that is not a stream
-        self.newest: Mapping[str, Any] = {}  # event
-
-    async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
-        if self._socket is not None and headers.get("content-type", "").startswith("text/event-stream"):
-            self._splitter = EventSplitter()
-
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        self.output_size += len(chunk)
-        if self._splitter is None or self._socket is None:
-            self.body += chunk
-            return
-        for event in self._splitter.feed(bytes(chunk)):
-            if event.begins_object and event.data is not None:
-                self.newest = await off_loop(len(event.data), loads, event.data)
-                await self._socket.send_str(event.data.decode("utf-8", "replace"))
-
-    async def write_eof(self, chunk: bytes = b"") -> None:
-        if chunk:
-            await self.write(chunk)
-
-    async def drain(self) -> None:
-        """Messages are drained as they are sent."""
-
-    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
-        """Messages are not compressed by the answer."""
-
-    def enable_chunking(self) -> None:
-        """Each event is a message."""
-
-
 class ResponseSocket:
     def __init__(self, parts: RelayParts, admits: Admits, relay: Handler, plain: Handler) -> None:
         """`relay` answers a request of this format, `plain` whatever asks for no upgrade."""
@@ -139,7 +102,7 @@ class ResponseSocket:
             try:
                 await self._answer(request, socket, raw, unstored)
             except ProxyError as error:
-                await socket.send_str(_error(error.status, error.body()["error"]))
+                await socket.send_str(error_message(error.status, error.body()["error"]))
         return socket
 
     async def _answer(
@@ -158,21 +121,34 @@ class ResponseSocket:
         async def answer(question: web.Request) -> web.StreamResponse:
             question[BODY] = content = dumps(body)
             question[HELD_BYTES].take_up_to(len(raw) + len(content))
+            writer.room = room_for(question, self._parts.settings.server.max_body_bytes)
             return await self._relay(question)
 
         async def admitted(question: web.Request) -> web.StreamResponse:
             return await self._admits(question, answer)
 
         response = await shape_errors(question, admitted)
-        ended = writer.newest.get("response") or {}
+        if writer.failure is not None:
+            raise writer.failure
         if not response.prepared or writer.body:
-            content = answered_body(response, writer)
-            await socket.send_str(_error(response.status, loads(content).get("error") or {}))
-        if writer.newest.get("type") in ("response.completed", "response.incomplete") and "id" in ended:
+            await self._send_whole(socket, response.status, answered_body(response, writer), writer)
+        ended = writer.newest.get("response")
+        id = ended.get("id") if isinstance(ended, Mapping) else None
+        if writer.newest.get("type") in ("response.completed", "response.incomplete") and isinstance(id, str):
             if body.get("store") is False:
-                unstored[str(ended["id"])] = None
+                unstored[id] = None
         elif previous is not None:
             unstored.pop(str(previous), None)  # what failed is begun anew
+
+    @staticmethod
+    async def _send_whole(socket: web.WebSocketResponse, status: int, body: bytes, writer: EventWriter) -> None:
+        """An answer that is not a stream. Raises BackendBroke."""
+        if status not in OK:
+            await socket.send_str(refusal(status, body))
+            return
+        for event in events_of(await off_loop(len(body), response_in, body)):
+            writer.newest = event
+            await socket.send_str(dumps(event).decode())
 
     async def _check_previous(
         self, request: web.Request, id: str, body: Mapping[str, Any], unstored: dict[str, None]
@@ -187,25 +163,19 @@ class ResponseSocket:
         if completion.request.get("store") is False and id not in unstored:
             raise UnknownPrevious(f"Previous response with id '{id}' not found.", param="previous_response_id")
         messages = [*completion.messages, *([completion.reply] if completion.reply else ())]
-        calls = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        calls = {str(call.get("id")) for message in messages for call in message.get("tool_calls") or ()}
         items = body.get("input")
         for item in items if isinstance(items, list) else ():
             if not isinstance(item, dict):
                 continue
             if item.get("type") == "function_call":
-                calls.add(item.get("call_id"))
-            elif item.get("type") == "function_call_output" and item.get("call_id") not in calls:
+                calls.add(str(item.get("call_id")))
+            elif item.get("type") == "function_call_output" and str(item.get("call_id")) not in calls:
                 unstored.pop(id, None)
                 raise BadRequest(
                     f"No tool call found for function call output with call_id {str(item.get('call_id'))[:200]}.",
                     param="input",
                 )
-
-
-def answered_body(response: web.StreamResponse, writer: EventWriter) -> bytes:
-    """The body of an answer that is not a stream, sent already or not."""
-    body = response.body if isinstance(response, web.Response) else b""
-    return bytes(writer.body) or (body if isinstance(body, bytes) else b"")
 
 
 def _members(raw: bytes) -> dict[str, Any]:
@@ -232,7 +202,3 @@ def _request(request: web.Request, writer: EventWriter) -> web.Request:
     question = request.clone(method="POST", headers=headers)
     question._payload_writer = writer
     return question
-
-
-def _error(status: int, error: Mapping[str, Any]) -> str:
-    return dumps({"type": "error", "status": status, "error": error}).decode()
