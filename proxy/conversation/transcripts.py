@@ -161,21 +161,20 @@ def label_of(line: str) -> tuple[int, int] | None:
 
 def normalise(text: str) -> str:
     """Both ends of it, as they are compared: in small letters, each run of white space in a line as one space."""
-    text = text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
-    if _is_plain(text):
-        return text.removesuffix("\n").casefold()
-    return "\n".join(" ".join(line.split()) for line in text.casefold().splitlines())
+    return "\n".join(" ".join(line.split()) for line in _ends(text).casefold().splitlines())
 
 
-def _is_plain(text: str) -> bool:
-    """Tell whether its white space is line ends, and single spaces inside of lines."""
-    is_printable = text.isascii() and text.replace("\n", "").isprintable()
-    return is_printable and not any(gap in f"\n{text}\n" for gap in ("  ", " \n", "\n "))
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
 
 
 def has_labels(text: str) -> bool:
-    """Tell whether a normalised text says of some words whose they are. Most do not."""
-    return any(key in text for key in _KEYS) or _LABEL.search(f"\n{text}") is not None
+    """Tell whether a text says of some words whose they are, once it is normalised. Most do not."""
+    folded = _ends(text).casefold()
+    if any(key in folded for key in _KEYS):
+        return True
+    heads = (" ".join(line.split(None, _MARKS + 1)[: _MARKS + 1]) for line in folded.splitlines())
+    return _LABEL.search("\n" + "\n".join(heads)) is not None
 
 
 def beginning(text: str) -> str:
