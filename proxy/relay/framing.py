@@ -137,7 +137,7 @@ async def _telling(
             continue
         pieces += piece
         if not piece or piece.strip(_WHITE) or (is_line_open and b"\n" in piece):
-            return bytes(pieces), not piece
+            return bytes(pieces), not piece or (answer.is_here and answer.is_read)
     return bytes(pieces), False
 
 
