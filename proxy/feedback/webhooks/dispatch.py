@@ -80,7 +80,8 @@ class Dispatch:
     async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
         section: PlatformSection = getattr(self._settings, route)
-        take = {"command": self._command, "answer": self._answer_shown}.get(event.kind, self._reaction)
+        by_kind = {"command": self._command, "answer": self._answer_shown, "clearing": self._cleared}
+        take = by_kind.get(event.kind, self._reaction)
         try:
             outcome = await (
                 self._undone(event) if event.kind == "retraction" and event.undoes else take(section, event)
@@ -145,6 +146,25 @@ class Dispatch:
         except ProxyError as error:
             return _refused(event, error)
         return EventDone(event, "ignored", 200, _LINES["nothing"])
+
+    async def _cleared(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
+        """Everybody's reactions on a message are gone, those of a slot or all: as if each person had removed theirs."""
+        results = []
+        for held in await self._store.reactions.of_message(event.platform, f"{event.channel} {event.message_id}"):
+            if event.slot not in ("", held.emoji, held.emoji.partition(" ")[0]):
+                continue
+            gone = replace(
+                held,
+                event_id=f"{event.event_id} {held.rater} {held.emoji}",
+                value=None,
+                timestamp=max(event.happened_at, held.timestamp),
+            )
+            try:
+                results.append((await self._feedback.react(gone)).result)
+            except ProxyError as error:
+                return _refused(event, error)
+        result = "retracted" if "retracted" in results else "ignored"
+        return EventDone(event, result, 200, _LINES["retracted" if result == "retracted" else "nothing"])
 
     async def _answer_shown(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
         """A message says by itself which completion it shows."""
