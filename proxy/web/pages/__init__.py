@@ -25,6 +25,7 @@ from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import CompletionPage
 from proxy.web.pages.data import DataPage
 from proxy.web.pages.episodes import EpisodesPage
+from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.inbox import InboxPage
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
@@ -58,7 +59,8 @@ class Pages:
         self.inbox = InboxPage(view, store, feedback, status, training.judging)
         self.progress = ProgressPage(view, store, training, status)
         self.episodes = EpisodesPage(view, store, status)
-        self.versions = VersionsPage(view, store, training.live_version, training.acts)
+        self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
+        self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment)
         self.completion = CompletionPage(view, store, services.health.cut)
         self.compare = ComparePage(view, store, training.live_version, feedback, keys)
         self.data = DataPage(view, store, forgetter, retention, settings.home, lessons)

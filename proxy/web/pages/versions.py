@@ -16,6 +16,7 @@ from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.what_changed import ChangesBody, PairBody, changes_body, pair_body, shown_pairs
+from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
@@ -45,14 +46,17 @@ class TrainedSample(NamedTuple):
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs) -> None:
+    def __init__(
+        self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs, experiment: ExperimentPanel
+    ) -> None:
         self._view = view
         self._store = store
         self._live_version = live_version
         self._acts = acts
+        self._experiment = experiment
 
     async def page(self, request: web.Request) -> web.Response:
-        return self._view.page(request, "versions.html", **await self._all())
+        return self._view.page(request, "versions.html", **await self._all(), **await self._experiment.values())
 
     async def lineage(self, request: web.Request) -> web.Response:
         """The list alone."""
