@@ -19,7 +19,7 @@ from store.file.reader import Reader
 FIRST: Final = bytes(32)  # the hash before the first line
 LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq"
 UNCAPTURED: Final = "uncaptured_sessions"  # the meta key of those of which nothing is kept
-PAGE_SECRET: Final = "page_secret"  # the meta key of what signs the page's cookies
+PAGE_SECRET: Final = "page_secret"  # noqa: S105  the meta key of what signs the page's cookies
 META = "SELECT value FROM meta WHERE key = ?"
 
 

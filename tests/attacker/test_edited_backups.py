@@ -20,13 +20,13 @@ from typing import Any
 
 import pytest
 
+from proxy.training import unlearning
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.copies import backup
 from store.errors import StoreError
 from store.file import meta, schema
 from store.learning.unlearning import clean
-from proxy.training import unlearning
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,9 @@ def test_a_digest_is_no_pattern(tmp_path: Path) -> None:
     assert (tmp_path / "kept").exists() and (folder / "kept").exists()
 
 
-@pytest.mark.parametrize("parents", [{1: (1, True)}, {1: (2, True), 2: (1, True)}, {1: (2, True), 2: (3, True), 3: (2, True)}])
+@pytest.mark.parametrize(
+    "parents", [{1: (1, True)}, {1: (2, True), 2: (1, True)}, {1: (2, True), 2: (3, True), 3: (2, True)}]
+)
 def test_a_version_that_is_its_own_ancestor_ends(parents: dict[int, tuple[int, bool]]) -> None:
     """The start went round in circles, and SIGTERM was not heard."""
     assert clean(parents, 1, set(parents)) == 0

@@ -96,7 +96,9 @@ async def test_a_super_reaction_is_another_one_beside_the_plain(listening: Liste
 
 
 @pytest.mark.parametrize(("emoji", "left"), [(None, {}), ("👍", {"bob": -1.0}), ("🎉", {"ann": 1.0, "bob": -1.0})])
-async def test_a_moderator_takes_reactions_away(listening: Listening, emoji: str | None, left: dict[str, float]) -> None:
+async def test_a_moderator_takes_reactions_away(
+    listening: Listening, emoji: str | None, left: dict[str, float]
+) -> None:
     listening.proxy.flags["webhooks.discord.raters"] = {"70": "ann", "71": "bob"}
     id = await ready(listening)
     other = await listening.completion("other")
