@@ -42,7 +42,7 @@ class EventWriter(AbstractStreamWriter):
         self._splitter: EventSplitter | None = None
 
     async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
-        """What the bytes are is told by themselves, where they are an answer."""
+        """The bytes tell what they are, where they are an answer."""
         if int(status_line.split()[1]) not in OK:
             self._framing = Framing.WHOLE
 

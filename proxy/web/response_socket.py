@@ -54,7 +54,7 @@ class CountedFrames:
         protocol.set_parser(self, protocol._data_received_cb)  # type: ignore[arg-type]  # it has the same two methods
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """As aiohttp's: whether that was the end, and what is behind it."""
+        """Feed aiohttp's parser; returns whether that was the end, and what is behind it."""
         self._size += len(data)
         if self._room.fits(self._size):
             fed: tuple[bool, bytes] = self._parser.feed_data(data)
