@@ -88,7 +88,7 @@ def _is_whole_entry(entry: Any) -> bool:
         _is_entry(entry)
         and isinstance(entry.get("token"), str)
         and isinstance(alternatives := entry.get("top_logprobs"), list | None)
-        and all(_is_entry(other) and isinstance(other.get("token"), str) for other in alternatives or ())
+        and all(_is_entry(token) and isinstance(token.get("token"), str) for token in alternatives or ())
     )
 
 

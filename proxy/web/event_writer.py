@@ -59,7 +59,7 @@ class EventWriter(AbstractStreamWriter):
             await self._send(self._splitter.feed(bytes(chunk)))
             self._check(self._splitter.waiting)
         if self._splitter is not None and self.body:
-            await self._send(self._splitter.feed(self._taken()))
+            await self._send(self._splitter.feed(self._take_body()))
 
     async def write_eof(self, chunk: bytes = b"") -> None:
         if chunk:
@@ -67,7 +67,7 @@ class EventWriter(AbstractStreamWriter):
         if self._splitter is None:
             self._tell_framing(has_ended=True)
         if self._splitter is not None:
-            await self._send(self._splitter.feed(self._taken()))
+            await self._send(self._splitter.feed(self._take_body()))
             if remainder := self._splitter.remainder():
                 await self._send([Event(remainder)])
 
@@ -86,7 +86,7 @@ class EventWriter(AbstractStreamWriter):
             if self._framing in SPLITTERS:
                 self._splitter = SPLITTERS[self._framing]()
 
-    def _taken(self) -> bytes:
+    def _take_body(self) -> bytes:
         body = bytes(self.body)
         self.body.clear()
         return body
