@@ -25,7 +25,7 @@ from store.store import Store
 
 log = structlog.get_logger()
 
-_MADE_HERE: Final = re.compile(r"(v|r|run-)\d+", re.ASCII)  # the folder of a version, a run, a run's scalars
+_FOLDER_NAME: Final = re.compile(r"(v|r|run-)\d+", re.ASCII)  # the folder of a version, a run, a run's scalars
 
 
 async def relocate(settings: Settings, store: Store) -> None:
@@ -51,9 +51,9 @@ def may_be_deleted(settings: Settings, path: Path) -> bool:
     """Tell whether it is the folder of one version or one run in this home, by its name and place. The database says
     which it is, and may be somebody else's backup: the home itself must not go by its word."""
     real = Path(os.path.realpath(path))
-    kept = (settings.home, settings.home / "runs", settings.adapters_dir)
-    holds_more = any(Path(os.path.realpath(folder)).is_relative_to(real) for folder in kept)
-    return is_ours(settings, path) and _MADE_HERE.fullmatch(real.name) is not None and not holds_more
+    roots = (settings.home, settings.home / "runs", settings.adapters_dir)
+    holds_more = any(Path(os.path.realpath(folder)).is_relative_to(real) for folder in roots)
+    return is_ours(settings, path) and _FOLDER_NAME.fullmatch(real.name) is not None and not holds_more
 
 
 def folder_of(settings: Settings, path: Path, manifest: Mapping[str, Any]) -> Path:

@@ -191,14 +191,14 @@ class Gateway:
 
 def reaction(kind: str, data: Any, event_id: str, now: float) -> PlatformEvent | None:
     """Read a MESSAGE_REACTION_…; it carries neither a time nor an id of its own."""
-    channel, message, meant = name_at(data, "channel_id"), name_at(data, "message_id"), _KINDS.get(kind)
+    channel, message, meaning = name_at(data, "channel_id"), name_at(data, "message_id"), _KINDS.get(kind)
     emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id") or ""  # a deleted custom one has no name
     slot = name_at(data, "emoji", "id") or emoji
-    if meant == "clearing" and channel and message and (emoji or kind.endswith("ALL")):
-        return PlatformEvent("discord", event_id, "", channel, message, meant, "", now, slot=slot)
+    if meaning == "clearing" and channel and message and (emoji or kind.endswith("ALL")):
+        return PlatformEvent("discord", event_id, "", channel, message, meaning, "", now, slot=slot)
     person = name_at(data, "user_id")
-    if meant is None or meant == "clearing" or not (person and channel and message and emoji):
+    if meaning is None or meaning == "clearing" or not (person and channel and message and emoji):
         return None
     if value_at(data, "burst") is True:  # one may have a super reaction beside a plain one
         slot += SUPER
-    return PlatformEvent("discord", event_id, person, channel, message, meant, emoji, now, slot=slot)
+    return PlatformEvent("discord", event_id, person, channel, message, meaning, emoji, now, slot=slot)

@@ -150,17 +150,17 @@ class Dispatch:
     async def _cleared(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
         """Everybody's reactions on a message are gone, those of a slot or all: as if each person had removed theirs."""
         results = []
-        for held in await self._store.reactions.of_message(event.platform, f"{event.channel} {event.message_id}"):
-            if event.slot not in ("", held.emoji, held.emoji.partition(" ")[0]):
+        for reaction in await self._store.reactions.of_message(event.platform, f"{event.channel} {event.message_id}"):
+            if event.slot not in ("", reaction.emoji, reaction.emoji.partition(" ")[0]):
                 continue
-            gone = replace(
-                held,
-                event_id=f"{event.event_id} {held.rater} {held.emoji}",
+            removal = replace(
+                reaction,
+                event_id=f"{event.event_id} {reaction.rater} {reaction.emoji}",
                 value=None,
-                timestamp=max(event.happened_at, held.timestamp),
+                timestamp=max(event.happened_at, reaction.timestamp),
             )
             try:
-                results.append((await self._feedback.react(gone)).result)
+                results.append((await self._feedback.react(removal)).result)
             except ProxyError as error:
                 return _refused(event, error)
         result = "retracted" if "retracted" in results else "ignored"
