@@ -24,7 +24,6 @@ from proxy.training import unlearning
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.copies import backup
-from store.errors import StoreError
 from store.file import meta, schema
 from store.learning.unlearning import clean
 
@@ -154,36 +153,3 @@ async def test_who_gives_a_backup_is_no_admin_of_where_it_is_restored(proxy: Pro
     await asyncio.to_thread(backup.restore, proxy.home, file)
     await proxy.start()
     assert 200 not in await reached(proxy, forged("known"))
-
-
-# What is no row of ours
-
-
-@pytest.mark.parametrize(
-    ("statement", "values"),
-    [
-        ("", {"match": "not json"}),
-        ("", {"rebuild": 5}),
-        ("", {"rebuild": {"versions": 1}}),
-        ("", {"forgetting": [1]}),
-        ("", {"forgetting": {"a": [1]}}),
-        ("", {"uncaptured_sessions": {"a": 1}}),
-        ("INSERT INTO adapters VALUES (1, 0, NULL, 'm', '/x', 1, '{', NULL)", {}),
-        ("INSERT INTO adapters VALUES (1, 0, NULL, 'm', '/x', 1, '[]', NULL)", {}),
-        (
-            "INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held, result)"
-            " VALUES (1, 'failed', 'm', 1, 0, '/x', 1, 1, 0, '{')",
-            {},
-        ),
-    ],
-)
-async def test_a_backup_whose_rows_nobody_wrote_is_refused_in_words(
-    proxy: Proxy, statement: str, values: dict[str, Any]
-) -> None:
-    file = await backup_of(proxy)
-    edit(file, *([statement] if statement else []), **values)
-    original = (proxy.home / schema.NAME).read_bytes()
-    with pytest.raises(StoreError, match="not as rlproxy writes it"):
-        await asyncio.to_thread(backup.restore, proxy.home, file)
-    assert (proxy.home / schema.NAME).read_bytes() == original
-    await proxy.start()

@@ -133,6 +133,8 @@ class Dispatch:
         """The platform let somebody take an event back: what hangs on that goes, a reaction's or a command's rating."""
         try:
             if (reaction := await self._store.reactions.of_event(event.platform, event.undoes)) is not None:
+                if reaction.message.rpartition(" ")[0] != event.channel:  # whoever may redact there may not here
+                    return EventDone(event, "ignored", 200, _LINES["nothing"])
                 time_of_both = max(event.happened_at, reaction.timestamp)  # two clocks may have made them
                 reacted = await self._feedback.react(
                     replace(reaction, event_id=event.event_id, value=None, timestamp=time_of_both)
