@@ -31,6 +31,7 @@ from proxy.web.openapi.episodes import (
     WholeEpisode,
 )
 from proxy.web.openapi.experiments import ExperimentsBody, ExperimentWanted
+from proxy.web.openapi.explanation import ExplanationBody
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
 from proxy.web.openapi.shapes import FLAG, NDJSON, TEXT, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
@@ -243,6 +244,11 @@ CONTROL: Final = (
         "/rl/completions/{id}", RATE, lambda h: h.control.completion,
         "One, with its `prompt`: the messages as the model was asked them.",
         responses.WholeCompletion,
+    ),
+    _read(
+        "/rl/why/{id}", RATE, lambda h: h.explanations.get,
+        "What became of an answer or a rating: reward, advantage, tokens pushed up and down, run, gate, version. "
+        "Without texts. 410: it was forgotten.", ExplanationBody,
     ),
     _read(
         "/rl/runs", RATE, lambda h: h.control.runs,

@@ -19,6 +19,7 @@ from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
 from proxy.training.training import Training
 from proxy.versions.services import Services
+from proxy.web.explanation import Explanations
 from proxy.web.forgetting import Forgetter
 from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
@@ -52,6 +53,7 @@ class Pages:
         forgetter: Forgetter,
         retention: Retention,
         lessons: LessonRoutes,
+        explanations: Explanations,
     ) -> None:
         settings, store, keys = services.settings, services.store, services.keys
         self.visits = Visits(settings.server, keys)
@@ -61,7 +63,7 @@ class Pages:
         self.episodes = EpisodesPage(view, store, status)
         self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
         self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment)
-        self.completion = CompletionPage(view, store, services.health.cut)
+        self.completion = CompletionPage(view, store, services.health.cut, explanations)
         self.compare = ComparePage(view, store, training.live_version, feedback, keys)
         self.data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self.sign_in = SignIn(view, self.visits)
