@@ -76,10 +76,10 @@ class Explanations:
             runs[run.id], splits[run.id] = run, "held" if split == "held" else "train"
         turns = {run.id: run for run in await self._store.episode_groups.runs_of(id)}
         splits |= dict.fromkeys(turns, "train")
-        again = await self._store.runs.with_samples([rating.id for rating in ratings])
-        for run in again:
+        trained_runs = await self._store.runs.with_samples([rating.id for rating in ratings])
+        for run in trained_runs:
             splits.setdefault(run.id, "replay")
-        runs |= turns | {run.id: run for run in again}
+        runs |= turns | {run.id: run for run in trained_runs}
         return [await self._run(runs[number], splits[number], id, ratings) for number in sorted(runs, reverse=True)]
 
     async def _run(self, run: Run, split: Split, completion: str, ratings: Sequence[Rating]) -> ExplainedRun:
@@ -168,7 +168,7 @@ def _push_body(outcome: Mapping[str, Any]) -> PushBody:
 
 
 def _missing_push(run: Run, split: Split, outcome: Mapping[str, Any] | None) -> list[str]:
-    """What its result does not say of the push, where something was pushed."""
+    """Parts of the push that its result does not tell, where something was pushed."""
     if split == "held" or run.status in UNDER_WAY:
         return []
     if outcome is None:

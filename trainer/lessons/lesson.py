@@ -135,7 +135,7 @@ class Lesson:
 
     @property
     def kind(self) -> LessonKind:
-        """What pushes its tokens."""
+        """The kind of teaching that pushes its tokens."""
         if self.pair is not None:
             return "pair"
         if self.teacher is not None:

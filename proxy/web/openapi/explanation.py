@@ -24,7 +24,7 @@ class ExplainedRating(TypedDict):
 
 
 class PushBody(TypedDict):
-    """What a run made of its tokens; null: not kept, or not pushed."""
+    """The push that a run gave its tokens; null: not kept, or not pushed."""
 
     used: Annotated[bool, Field(description="An optimiser step used it.")]
     cause: Annotated[str | None, Field(description="Why it, or a part of it, did not train.")]
