@@ -105,6 +105,7 @@ class Wiring:
             self.handlers.pages.visits.principal,
             services.retries.refused,
             settings.home,
+            services.memory.used,
         )
 
     def add_routes(self, app: web.Application) -> None:

@@ -30,19 +30,21 @@ UNPROVEN_S: Final = 10.0
 class HeldBytes:
     """Bytes that one request holds in memory."""
 
-    __slots__ = ("_amount", "_ended", "_holder", "_shares")
+    __slots__ = ("_amount", "_ended", "_holder", "_shares", "most_held")
 
     def __init__(self, shares: Shares, holder: Holder) -> None:
         self._shares = shares
         self._holder = holder
         self._amount = 0
         self._ended = False
+        self.most_held = 0  # bytes at once, so far
 
     def take(self, amount: int) -> Refusal | None:
         """So many bytes more, unless that is refused; as it is once the request has ended."""
         refusal = "full" if self._ended else self._shares.take(self._holder, amount)
         if refusal is None:
             self._amount += amount
+            self.most_held = max(self.most_held, self._amount)
         return refusal
 
     def take_up_to(self, total: int) -> None:

@@ -57,6 +57,7 @@ _DOTS: Final = re.compile(r"(^|[/\\]|%2f|%5c)(\.|%2e){1,2}($|[/\\?#]|%2f|%5c)", 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ByCookie = Callable[[web.Request], Principal | None]
 RefusalListener = Callable[[web.Request], None]
+FreedListener = Callable[[int], None]
 
 
 def check_bind(settings: ServerSection, handed_out: bool = False) -> None:
@@ -180,9 +181,11 @@ class Guard:
         by_cookie: ByCookie | None = None,
         refused: RefusalListener = lambda request: None,
         home: Path | None = None,
+        freed: FreedListener = lambda amount: None,
     ) -> None:
         """`by_cookie` is a page's word on who asks; None where the key says it, as everywhere else. `refused` is told
-        of what goes no further than here. `home` is the one that commands must mean."""
+        of what goes no further than here. `home` is the one that commands must mean. `freed` is told how many bytes a
+        request has held, however it ended."""
         self._settings = settings
         self._keys = keys
         self._limits = Limits(settings)
@@ -190,6 +193,7 @@ class Guard:
         self.busy: set[web.RequestHandler] = set()  # connections with a request under way
         self._by_cookie = by_cookie
         self._on_refusal = refused
+        self._on_freed = freed
         self._home = home
         self._heads = RequestHeads(rules)
         self._plain: WeakKeyDictionary[RequestHead, bool] = WeakKeyDictionary()
@@ -259,6 +263,8 @@ class Guard:
             return response
         finally:
             holding.end()
+            if holding.most_held:
+                self._on_freed(holding.most_held)
             self.busy.discard(request.protocol)
             self._limits.leave(kind, holder)
 

@@ -1,22 +1,30 @@
-"""`rlproxy answers`: the newest answers, with what was said of each.
+"""`rlproxy answers`: the newest answers, with what was said of each; `rlproxy why`: what became of one.
 
-Owns one line for each answer, for people. Not here: the panel that rates them (watch).
+Owns their lines for people. Not here: the panel that rates answers (watch).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from rich.table import Table
 from rich.text import Text
 
+from proxy.cli.common import some
 from proxy.cli.tables import console
 from proxy.conversation.first_words import first_words
-from proxy.core.version_names import label
+from proxy.core.version_names import label, version_in_words
 
 STYLES: Final = {"good": "green", "bad": "red"}
+USES: Final = {"train": "to train on", "held": "held back for the gate", "replay": "trained once more"}
+WAYS: Final = {
+    "token": ", each by what it earned",
+    "comment": "; a comment taught it besides",
+    "pair": ", against another answer to its prompt",
+    "leaning": "; the model leaned towards what was liked",
+}
 
 
 def print_answers(answers: Iterable[dict[str, Any]]) -> None:
@@ -57,3 +65,55 @@ def ago(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
+
+
+def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
+    """A line for each link of the chain."""
+    version = explanation["version"]
+    answered = "another model" if version is None else version_in_words(version)
+    yield f"answer {explanation['completion']}, by {answered}"
+    for rating in explanation["ratings"]:
+        yield f"  rating {rating['id']}: {_rating_text(rating)}"
+    if explanation["waiting"] is not None:
+        yield f"  no run has taken it: {explanation['waiting']}"
+    for run in explanation["runs"]:
+        yield f"run {run['run']}, {run['status']}: {USES[run['split']]}"
+        yield from (f"  {line}" for line in _run_lines(run))
+    for missing in explanation["not_kept"]:
+        yield f"not kept: {missing}"
+
+
+def _rating_text(rating: dict[str, Any]) -> str:
+    words = [f"{rating['value']:+g}", f"by {rating['rater']}"]
+    words += [] if rating["human"] else ["(not a person)"]
+    words += ["with a comment"] if rating["has_comment"] else []
+    words += ["with a correction"] if rating["has_correction"] else []
+    return " ".join(words) + ("" if rating["state"] == "live" else f", {rating['state']}")
+
+
+def _run_lines(run: dict[str, Any]) -> Iterator[str]:
+    push, gate, version = run["push"], run["gate"], run["version"]
+    if run["reward"] is not None:
+        yield f"reward     {run['reward']:+g}, weight {run['weight']:g}"
+    if push is not None and run["split"] != "held":
+        yield from _push_lines(push)
+    if run["reason"]:
+        yield f"ended      {run['reason']}"
+    if gate:
+        failed = [name for name, check in gate.items() if not check["ok"]]
+        passed = f"{len(gate) - len(failed)} of {some(len(gate), 'check')} passed"
+        yield f"gate       {passed}{'; failed: ' + ', '.join(failed) if failed else ''}"
+    if version is not None:
+        reason = f": {version['reason']}" if version["reason"] else ""
+        yield f"version    v{version['version']}, {version['state']}{reason}"
+    for missing in run["not_kept"]:
+        yield f"not kept   {missing}"
+
+
+def _push_lines(push: dict[str, Any]) -> Iterator[str]:
+    cause = f", {push['cause']}" if push["cause"] else ""
+    unused = "" if push["used"] else "; no step used it"
+    yield f"filter     {push['accepted']} of {some(push['tokens'], 'token')} accepted{cause}{unused}"
+    if push["advantage"] is not None:
+        yield f"advantage  {push['advantage']:+.3g} on average"
+        yield f"pushed     {some(push['up'], 'token')} up, {push['down']} down{WAYS.get(push['taught_by'], '')}"

@@ -32,7 +32,7 @@ from proxy.cli.lessons import lessons_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
-from proxy.cli.report.command import report_app
+from proxy.cli.report import report_app
 from proxy.cli.service.command import service_app
 
 app = typer.Typer(

@@ -95,7 +95,8 @@ def _training_lines(training_file: TrainingFile, client: HomeClient, path: str) 
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # conversations are private
+    """A new file of our own: one that lies there may be a link, or others may have it open."""
+    return os.open(path, flags | os.O_EXCL, 0o600)  # conversations are private
 
 
 @contextmanager
@@ -108,8 +109,10 @@ def _writing(output: Path | None) -> Iterator[TextIO]:
     special = output.exists() and not output.is_file()
     to = output if special else Path(os.path.realpath(output))
     part = to if special else to.with_name(to.name + ".part")
+    if not special:
+        part.unlink(missing_ok=True)
     try:
-        with open(part, "w", encoding="utf-8", opener=_private) as out:
+        with open(part, "w", encoding="utf-8", opener=None if special else _private) as out:
             yield out
         if not special:
             part.replace(to)

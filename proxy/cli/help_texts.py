@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
-        "report", "experiment", "rollback", "promote", "reset",
+        "why", "report", "experiment", "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -69,6 +69,7 @@ EXAMPLES: Final = {
     "lessons remove": ("lessons remove rt-42",),
     "lessons restore": ("lessons restore rt-42",),
     "adapters": ("adapters",),
+    "why": ("why rl-3ha20msqjac77bj925bkhklo", "why rt-42 --json"),
     "report": ("report", "report shared.html --no-text"),
     "experiment start": ("experiment start v7", "experiment start v7 --share 0.2"),
     "experiment status": ("experiment status", "experiment status --json"),

@@ -178,3 +178,23 @@ def runs(
         show_runs(answer["data"])
     else:
         show_run(answer)
+
+
+@learn_app.command("why")
+def explain(
+    id: Annotated[str, typer.Argument(help="Of an answer or of a rating, as `rlproxy answers` shows them.")],
+    home: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """Follow a rating to the tokens that it pushed and the version that came of it."""
+    from urllib.parse import quote
+
+    explanation = client_of(home).call("GET", f"/rl/why/{quote(id, safe='')}")
+    if as_json:
+        print_json(explanation)
+        return
+    from proxy.cli.answers import explanation_lines
+    from proxy.core.terminal import escape_controls
+
+    for line in explanation_lines(explanation):
+        print(escape_controls(line))

@@ -41,7 +41,7 @@ def may_quote(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Tell if these messages begin a conversation and say of some words whose they are. Most do not, and then nobody
     has to look up what was said lately."""
     text = _only_text(messages)
-    return text is not None and has_labels(normalise(text))
+    return text is not None and has_labels(text)
 
 
 class Quotation(NamedTuple):

@@ -7,6 +7,7 @@ Not here: what a quotation means (side_requests).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple
 
@@ -23,6 +24,7 @@ _SPEAKERS: Final[dict[str, Speaker]] = {
 }
 _LONGEST: Final = max(map(len, _SPEAKERS))
 _MARKS: Final = 6  # characters before a label, and behind it
+_LABEL: Final = re.compile(rf"\n[^\w\n]{{0,{_MARKS}}}(?:{'|'.join(map(re.escape, _SPEAKERS))})(?!\w)")
 _PUNCTUATION: Final = frozenset(":：;,.()[]{}*_=#|>-–— \n")  # of these, where the words may begin with any other
 _TAG: Final = 100  # characters of a tag behind a label
 _KEYS: Final = ('"content"', '"text"')
@@ -159,13 +161,20 @@ def label_of(line: str) -> tuple[int, int] | None:
 
 def normalise(text: str) -> str:
     """Both ends of it, as they are compared: in small letters, each run of white space in a line as one space."""
-    text = text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
-    return "\n".join(" ".join(line.split()) for line in text.casefold().splitlines())
+    return "\n".join(" ".join(line.split()) for line in _ends(text).casefold().splitlines())
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= 2 * ENDS + 1 else f"{text[:ENDS]}\n{text[-ENDS:]}"
 
 
 def has_labels(text: str) -> bool:
-    """Tell whether a normalised text says of some words whose they are. Most do not."""
-    return any(key in text for key in _KEYS) or any(label_of(line) for line in text.split("\n"))
+    """Tell whether a text says of some words whose they are, once it is normalised. Most do not."""
+    folded = _ends(text).casefold()
+    if any(key in folded for key in _KEYS):
+        return True
+    heads = (" ".join(line.split(None, _MARKS + 1)[: _MARKS + 1]) for line in folded.splitlines())
+    return _LABEL.search("\n" + "\n".join(heads)) is not None
 
 
 def beginning(text: str) -> str:

@@ -149,7 +149,9 @@ def turn_of(
     low_last = last.lower() if last.isascii() else None
     limit, toolless = limit_of(body), not tools and known_turn.used_tools and not _after_a_tool(messages)
     ours = _OURS if system else _OURS_WITHOUT_SYSTEM
-    for rule, in_system, in_last in (*map(_ready_rule, rules), *ours) if rules else ours:
+    for rule, header, in_system, in_last in (*map(_ready_rule, rules), *ours) if rules else ours:
+        if header is not None and header not in headers:
+            continue
         if in_last is not None:
             if low_last is not None and not (low_last.startswith(in_last.begins) and in_last.has in low_last):
                 continue
@@ -181,19 +183,25 @@ class _Search(NamedTuple):
 
 class _CompiledRule(NamedTuple):
     rule: TurnRule
+    header: str | None  # without which it does not fit
     system: _Search | None
     last: _Search | None
 
 
 def _ready(rule: TurnRule) -> _CompiledRule:
     system, last = (None if pattern is None else _search(pattern) for pattern in (rule.system, rule.last))
-    return _CompiledRule(rule, system, last)
+    return _CompiledRule(rule, _header_name(rule), system, last)
 
 
 def _ready_rule(rule: TurnRule) -> _CompiledRule:
     """A rule of the settings."""
     system, last = (None if pattern is None else _own_search(pattern) for pattern in (rule.system, rule.last))
-    return _CompiledRule(rule, system, last)
+    return _CompiledRule(rule, _header_name(rule), system, last)
+
+
+def _header_name(rule: TurnRule) -> str | None:
+    name, colon, value = (rule.header or "").partition(":")
+    return name.strip() if name and (value.strip() or not colon) else None
 
 
 @lru_cache(maxsize=256)

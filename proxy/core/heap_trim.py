@@ -27,7 +27,7 @@ class Memory:
         self._under_way = False
 
     def used(self, size: int) -> None:
-        """A request of so many bytes has ended."""
+        """A request of so many bytes has ended, answered or refused."""
         self._used += size
         if self._used >= ENOUGH and not self._under_way and heap_trim is not None:
             self._under_way = True

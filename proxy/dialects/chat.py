@@ -290,7 +290,7 @@ class ChatFold(Fold):
             self._transcripts.setdefault(reply.index, []).append(a_text(value.get("transcript")))
             # The sound itself is not kept.
             members = {k: v for k, v in value.items() if k not in ("data", "transcript")}
-            reply.message["audio"] = {**reply.message.get("audio", {}), **members}
+            reply.message.setdefault("audio", {}).update(members)
         else:
             self._pieces[reply.index].pop(key, None)
             reply.message[key] = value

@@ -9,13 +9,14 @@ given up. Captures fold what the server sent, not this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from proxy.core.json_edit import dumps
 from proxy.dialects.chat_form import choice_number, delta_of, reasoning_of, reply_parts
 
 _OTHER_FORMS: Final = ("function_call", "audio")
 _TEXTS: Final = ("content", "refusal", "reasoning", "reasoning_content")
+_MEMBERS: Final = frozenset((*_TEXTS, *_OTHER_FORMS, "tool_calls"))  # of a delta, which are read here or said again
 _COUNTS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -28,11 +29,11 @@ class SoundChunks:
         self._started_choices: set[int] = set()  # choices of which something has come
 
     def sound(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Choices that are not objects stay what they are."""
+        """Without what is not what its name says: one odd member ends no stream, and the capture has marked it."""
         choices = chunk.get("choices")
-        if not isinstance(choices, list) or not all(isinstance(choice, Mapping) for choice in choices):
-            return chunk
-        return {**chunk, "choices": [self._sound(choice, place) for place, choice in enumerate(choices)]}
+        pairs = enumerate(choices if isinstance(choices, list) else ())
+        sound_choices = [self._sound(choice, place) for place, choice in pairs if isinstance(choice, Mapping)]
+        return {**chunk, "choices": sound_choices}
 
     def _sound(self, choice: Mapping[str, Any], place: int) -> Mapping[str, Any]:
         number, delta, message = choice_number(choice, place, self._n), choice.get("delta"), choice.get("message")
@@ -40,7 +41,72 @@ class SoundChunks:
             choice, delta = {**choice, "delta": delta_of(message)}, message
         if isinstance(delta, Mapping) and any(value for key, value in delta.items() if key != "role"):
             self._started_choices.add(number)
-        return {**choice, "index": number}
+        return {**(choice if _is_sound(choice) else _sound_piece(choice)), "index": number}
+
+
+def _is_sound(choice: Mapping[str, Any]) -> bool:
+    """Tell whether each member of a piece is what its name says: nearly all are."""
+    delta, reason, logprobs = choice.get("delta"), choice.get("finish_reason"), choice.get("logprobs")
+    if not isinstance(delta, dict | None) or not isinstance(reason, str | None):
+        return False
+    return (logprobs is None or _are_logprobs(logprobs)) and all(_is_member(*item) for item in (delta or {}).items())
+
+
+def _is_member(name: str, value: Any) -> bool:
+    if value is None or name not in _MEMBERS:
+        return True
+    if name == "tool_calls":
+        return isinstance(value, list) and all(map(_is_piece_of_call, value))
+    if name == "function_call":
+        return _is_piece_of_call({"function": value})
+    if name == "audio":
+        return isinstance(value, Mapping) and isinstance(value.get("transcript"), str | None)
+    return isinstance(value, str) or (name == "content" and isinstance(value, list))
+
+
+def _is_piece_of_call(call: Any) -> bool:
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping | None):
+        return False
+    function = call.get("function") or {}
+    names = (call.get("id"), function.get("name"))
+    return (
+        all(isinstance(name, str | None) for name in names)
+        and isinstance(call.get("index"), int | None)
+        and isinstance(function.get("arguments"), str | dict | None)
+    )
+
+
+def _are_logprobs(logprobs: Any) -> bool:
+    entries = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    return isinstance(logprobs, Mapping) and (
+        entries is None or (isinstance(entries, list) and all(map(_is_whole_entry, entries)))
+    )
+
+
+def _is_whole_entry(entry: Any) -> bool:
+    return (
+        _is_entry(entry)
+        and isinstance(entry.get("token"), str)
+        and isinstance(alternatives := entry.get("top_logprobs"), list | None)
+        and all(_is_entry(token) and isinstance(token.get("token"), str) for token in alternatives or ())
+    )
+
+
+def _sound_piece(choice: Mapping[str, Any]) -> dict[str, Any]:
+    delta, reason, logprobs = choice.get("delta"), choice.get("finish_reason"), choice.get("logprobs")
+    members = {name: value for name, value in delta.items() if _is_member(name, value)} if _is_object(delta) else {}
+    if _is_object(delta) and isinstance(calls := delta.get("tool_calls"), list):
+        members["tool_calls"] = [call for call in calls if _is_piece_of_call(call)]
+    return {
+        **choice,
+        "delta": members,
+        "finish_reason": reason if isinstance(reason, str) else None,
+        "logprobs": logprobs if _are_logprobs(logprobs) else None,
+    }
+
+
+def _is_object(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 def plain_answer(body: Mapping[str, Any]) -> Mapping[str, Any]:

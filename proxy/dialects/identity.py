@@ -16,7 +16,8 @@ from proxy.core.errors import BadRequest
 from store.learning.rater_quota import OWNER
 
 _NAME: Final = re.compile(r"[\x21-\x7e]{1,200}")
-_THEIRS: Final = re.compile(r"[^\x00-\x20\x7f][^\x00-\x1f\x7f]{0,199}")
+# A byte of a header that is not UTF-8 comes as half of a character, which no store takes.
+_THEIRS: Final = re.compile(r"[^\x00-\x20\x7f\ud800-\udfff][^\x00-\x1f\x7f\ud800-\udfff]{0,199}")
 _CLAUDE_CODE: Final = re.compile(r"user_[0-9a-f]{64}_account_[0-9a-f-]{0,36}_session_([0-9a-f-]{36})")
 # Headers in which agents name their conversation: Claude Code, Codex, opencode, Open WebUI; and their user.
 _SESSION_HEADERS: Final = (

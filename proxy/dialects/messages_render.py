@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import dumps
+from proxy.core.offload import length
 from proxy.dialects.base import PIECE, Renderer
 from proxy.dialects.chat_form import (
     Calls,
@@ -58,6 +59,7 @@ class MessagesRenderer(Renderer):
         self._blocks = 0
         self._places = Calls()
         self._calls: dict[int, _Call] = {}  # by their place
+        self._unopened: dict[int, _Call] = {}  # those with a name whose block has not begun
         self._reason: str | None = None
         self._stop_sequence: str | None = None
         self._usage: Mapping[str, Any] = {}
@@ -131,9 +133,10 @@ class MessagesRenderer(Renderer):
         call.id = piece.get("id") or call.id
         if not call.is_open and (name := a_text(function.get("name"))):
             call.names.append(name)
+            self._unopened[position] = call
         if arguments := arguments_piece(function.get("arguments")):
             call.unsent.append(arguments)
-        self.backlog += PIECE + CALL * is_new + (0 if call.is_open else len(arguments))
+        self.backlog += PIECE + CALL * is_new + length(piece)
         if not call.names or not (arguments := "".join(call.unsent)):
             return out
         call.unsent.clear()
@@ -148,13 +151,14 @@ class MessagesRenderer(Renderer):
         if call.is_open or not call.names:
             return []
         call.is_open = True
+        del self._unopened[position]
         name = call_name(call.names, self._tools)
         head = {"type": "tool_use", "id": call.id or self._call_id(position), "name": name}
         return self._switch(position, {**head, "input": {}})
 
     def _opened_all(self) -> list[bytes]:
         """The blocks of calls without arguments, which nothing else has opened."""
-        return [piece for position, call in self._calls.items() for piece in self._opened(position, call)]
+        return [piece for position, call in sorted(self._unopened.items()) for piece in self._opened(position, call)]
 
     def _call_id(self, position: int) -> str:
         return f"toolu_{self._head['id']}_{position}"

@@ -203,9 +203,14 @@ class OllamaFold(Fold):
             content, thought, _, _ = reply_parts(content)
             thinking = thinking or thought
         calls = message.get("tool_calls") or ()
-        self._calls += [call for call in calls if isinstance(call, dict)]
+        sound_calls = [
+            call for call in calls if isinstance(call, dict) and isinstance(call.get("function"), dict | None)
+        ]
+        self._calls += sound_calls
         self._thinking.append(a_text(thinking))
         self._text.append(a_text(content))
+        if len(sound_calls) < len(calls):
+            raise TypeError("a tool call without a function")
 
     def take_whole(self, body: Any) -> None:
         """Raises KeyError where it is not an answer."""
@@ -241,17 +246,20 @@ class OllamaRenderer(Renderer):
         self._first: int | None = None  # when the model began to answer
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[bytes]:
-        self._fold.add(chunk)
         self._usage = token_counts(chunk) or self._usage
         out = []
         for choice in chunk.get("choices") or ():
+            if choice.get("index", 0) != 0:
+                continue
             delta = choice.get("delta") or {}
             text, thinking = words_of(delta), reasoning_of(delta)
             logprobs = self._logprobs(choice)
-            self.backlog += PIECE + len(text) + len(thinking)
-            if calls := delta.get("tool_calls"):
+            calls, reason = delta.get("tool_calls"), choice.get("finish_reason")
+            if calls or reason:  # nothing else of it is said at the end
+                self._fold.add({"choices": [{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": reason}]})
+            if calls:
                 self.backlog += PIECE * len(calls) + length(calls)
-            if choice.get("index", 0) == 0 and (text or thinking or logprobs):
+            if text or thinking or logprobs:
                 self._first = self._first or time.perf_counter_ns()
                 out.append(_line({**self._head, **self._answer_members(text, thinking, []), "done": False, **logprobs}))
         return out

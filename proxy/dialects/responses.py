@@ -240,6 +240,8 @@ class ResponsesFold(Fold):
         self.failed = error_in(body)
         if self.failed is None or "output" in body:
             self._end({**body, "output": body["output"]})
+        if self.failed is None and body.get("status") in OPEN and self.open_id is None:
+            self.failed = "the backend goes on with it in the background, and gave no id to ask for it by"
 
     def _end(self, response: dict[str, Any]) -> None:
         self._final = response
@@ -257,9 +259,11 @@ class ResponsesFold(Fold):
             return item
         if item.get("type") in CALLS:
             member = "input" if item["type"] == "custom_tool_call" else "arguments"
-            return {**item, member: (item.get(member) or "") + text}
-        *parts, last = item.get("content") or [{}]
-        return {**item, "content": [*parts, {**last, "text": (last.get("text") or "") + text}]}
+            return {**item, member: _text_in(item, member) + text}
+        content = item.get("content")
+        *parts, last = content if content and isinstance(content, list) else [{}]
+        last = last if isinstance(last, Mapping) else {}
+        return {**item, "content": [*parts, {**last, "text": _text_in(last, "text") + text}]}
 
     def replies(self) -> list[Reply]:
         if self._final is None and not self._items:
@@ -306,6 +310,12 @@ class ResponsesFold(Fold):
         return reply
 
 
+def _text_in(holder: Mapping[str, Any], member: str) -> str:
+    """The text that an item or a part was opened with; nothing where that is something else."""
+    text = holder.get(member)
+    return text if isinstance(text, str) else ""
+
+
 def _logprobs(output: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
     """Those of each part that has some."""
     for item in output:
@@ -326,7 +336,8 @@ def _finish_reason(body: Mapping[str, Any], message: Mapping[str, Any]) -> str |
         case "completed":
             return "tool_calls" if message.get("tool_calls") else "stop"
         case "incomplete":
-            reason = (body.get("incomplete_details") or {}).get("reason")
+            details = body.get("incomplete_details")
+            reason = details.get("reason") if isinstance(details, Mapping) else None
             return next((r for r in ("length", "content_filter") if incomplete_reason(r) == reason), reason)
         case "failed" | "cancelled":
             return "error"

@@ -14,6 +14,7 @@ from typing import Any, Final
 import orjson
 
 from proxy.core.errors import ProxyError
+from proxy.core.offload import length
 from proxy.dialects import token_entries
 from proxy.dialects.base import PIECE, ParsedRequest, Renderer
 from proxy.dialects.chat_form import Calls, a_text, arguments_piece, call_name, token_counts
@@ -21,7 +22,8 @@ from proxy.dialects.responses_object import call_item, incomplete_reason, item_i
 from proxy.dialects.responses_tools import tools_of
 
 REPEATED: Final = 4  # times that a text is said again in the last events
-ENTRY: Final = 1024  # bytes of the log-probs of a token, and of a call beside its arguments
+ENTRY: Final = 1024  # bytes of the log-probs of a token
+ITEM: Final = 2048  # bytes of an item beside its text
 # kind of text -> (kind of item, its id, a part with no text in it yet, where the text is, name of the events)
 _KINDS: Final = {
     "reasoning": ("reasoning", "rs", {"type": "reasoning_text", "text": ""}, "text", "reasoning_text"),
@@ -46,11 +48,14 @@ class ResponsesRenderer(Renderer):
         self._id, self._parsed, self._created = id, parsed, created
         self.completed_at = completed_at
         self._tools = tools_of(parsed.body)
+        self._chat_tools = [tool.chat for tool in self._tools.values()]
         self._output: list[dict[str, Any]] = []
         self._open: tuple[int, str] | None = None  # the item that grows, and the kind of its last part
         self._pieces: list[str] = []  # the text of that part, which gets it when it is closed
         self._places = Calls()
         self._calls: dict[int, _Call] = {}  # by their place
+        self._without_item: list[int] = []  # places of calls that may have none yet
+        self._open_calls: list[int] = []  # places of calls that may not be closed
         self._last_numbers: dict[str, int] = {}  # ids given, by kind
         self._usage: Mapping[str, Any] | None = None
         self._finish: str | None = None
@@ -137,6 +142,7 @@ class ResponsesRenderer(Renderer):
             self._add_calls()
             position = self._open[0] if self._open is not None else self._add(self._new(of, prefix))
             self._open, self._pieces = (position, kind), []
+            self.backlog += PIECE
             self._output[position]["content"].append(_copy(empty))
             self._item_event(
                 "response.content_part.added", position, content_index=self._last(position), part=_copy(empty)
@@ -153,13 +159,14 @@ class ResponsesRenderer(Renderer):
         """A piece of a call. Its item begins with its name, which is whole when the arguments begin: some servers send
         it in fragments, and some again with each piece."""
         index, function = self._places.place(delta), delta.get("function") or {}
-        self.backlog += PIECE
+        self.backlog += PIECE + length(delta)
         if index not in self._calls:
-            self.backlog += ENTRY
             if self._open is not None:
                 self._close_item()
             self._add_calls()
             self._calls[index] = _Call()
+            self._without_item.append(index)
+            self._open_calls.append(index)
         call = self._calls[index]
         call.id = call.id or delta.get("id")
         if call.position is None and (name := a_text(function.get("name"))):
@@ -183,12 +190,13 @@ class ResponsesRenderer(Renderer):
 
     def _add_calls(self) -> None:
         """Items of the calls that have none yet, as no arguments have come."""
-        for index in sorted(self._calls):
+        places, self._without_item = self._without_item, []
+        for index in places:
             if self._calls[index].position is None:
                 self._add_call(index, self._calls[index])
 
     def _full_call(self, call: _Call, arguments: str) -> dict[str, Any]:
-        name = call_name(call.names, [tool.chat for tool in self._tools.values()])
+        name = call_name(call.names, self._chat_tools)
         return {"id": call.id, "function": {"name": name, "arguments": arguments}}
 
     def _arguments(self, position: int, piece: str) -> None:
@@ -201,8 +209,10 @@ class ResponsesRenderer(Renderer):
         if self._open is not None:
             self._close_item()
         self._add_calls()
-        for index, call in sorted(self._calls.items()):
-            if call.position is not None and self._output[call.position]["status"] == "in_progress":
+        places, self._open_calls = self._open_calls, []
+        for index in places:
+            call = self._calls[index]
+            if call.position is not None:
                 self._close_call(index, call.position, self._full_call(call, "".join(call.arguments)))
 
     def _close_part(self) -> None:
@@ -248,6 +258,7 @@ class ResponsesRenderer(Renderer):
 
     def _add(self, item: dict[str, Any]) -> int:
         self._output.append(item)
+        self.backlog += ITEM
         position = len(self._output) - 1
         self._event("response.output_item.added", output_index=position, item=item)
         return position

@@ -35,7 +35,7 @@ class Framing(Enum):
     OPEN = auto()  # more bytes have to tell
 
 
-_SPLITTERS: Final[Mapping[Framing, type[EventSplitter]]] = {
+SPLITTERS: Final[Mapping[Framing, type[EventSplitter]]] = {
     Framing.EVENTS: EventSplitter,
     Framing.LINES: NdjsonSplitter,
     Framing.DATA_LINES: DataLineSplitter,
@@ -105,7 +105,7 @@ async def splitter_of(
         is_ndjson = is_streaming and isinstance(declared, NdjsonSplitter)
         if not head.lstrip(_WHITE).startswith(b"{") or (is_ndjson and _begins_with_broken_line(head)):
             return declared  # bytes that tell nothing
-    return _SPLITTERS[kind]() if kind in _SPLITTERS else None
+    return SPLITTERS[kind]() if kind in SPLITTERS else None
 
 
 def _begins_with_broken_line(head: bytes) -> bool:
@@ -137,7 +137,7 @@ async def _telling(
             continue
         pieces += piece
         if not piece or piece.strip(_WHITE) or (is_line_open and b"\n" in piece):
-            return bytes(pieces), not piece
+            return bytes(pieces), not piece or (answer.is_here and answer.is_read)
     return bytes(pieces), False
 
 

@@ -12,7 +12,6 @@ from proxy.access.security import outgoing_headers, without_keys
 from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.core.backend_http import Connections
-from proxy.core.heap_trim import Memory
 from proxy.core.sharing.shares import Room
 from proxy.core.upstream import MOST_MESSAGE, end_to_end
 from proxy.dialects import Dialect, ParsedRequest
@@ -53,7 +52,7 @@ class RelayParts:
         self.queue = queue
         self.uncaptured = CaptureOptout(store, services.recent, services.retries)
         self.lessons = PromptLessons(store) if settings.lessons.enabled else None
-        self.memory = Memory(services.tasks)
+        self.memory = services.memory
         self.throttle = BackgroundThrottle(
             services.launcher.stand_still, longest(settings.backend, settings.train.stand_still_s)
         )

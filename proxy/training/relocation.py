@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -23,6 +24,8 @@ from store.records import Adapter
 from store.store import Store
 
 log = structlog.get_logger()
+
+_FOLDER_NAME: Final = re.compile(r"(v|r|run-)\d+", re.ASCII)  # the folder of a version, a run, a run's scalars
 
 
 async def relocate(settings: Settings, store: Store) -> None:
@@ -42,6 +45,15 @@ def is_ours(settings: Settings, path: Path) -> bool:
     """Tell whether it may be written or deleted; by real paths, as a part of a home may be a link to another disk."""
     roots = (settings.home, settings.home / "runs", settings.adapters_dir)
     return any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots)
+
+
+def may_be_deleted(settings: Settings, path: Path) -> bool:
+    """Tell whether it is the folder of one version or one run in this home, by its name and place. The database says
+    which it is, and may be somebody else's backup: the home itself must not go by its word."""
+    real = Path(os.path.realpath(path))
+    roots = (settings.home, settings.home / "runs", settings.adapters_dir)
+    holds_more = any(Path(os.path.realpath(folder)).is_relative_to(real) for folder in roots)
+    return is_ours(settings, path) and _FOLDER_NAME.fullmatch(real.name) is not None and not holds_more
 
 
 def folder_of(settings: Settings, path: Path, manifest: Mapping[str, Any]) -> Path:
@@ -68,7 +80,9 @@ def _folders(settings: Settings, recorded: Mapping[int, str]) -> dict[int, str]:
 
 def _begin_anew(settings: Settings, folder: Path) -> None:
     """A run that is to write its version elsewhere goes: the learner writes its folder once more."""
-    if run_folder.complete(folder) and not is_ours(settings, Path(run_folder.ordered(folder))):
+    if not may_be_deleted(settings, folder) or not run_folder.complete(folder):
+        return
+    if not is_ours(settings, Path(run_folder.ordered(folder))):
         shutil.rmtree(folder)
 
 

@@ -263,6 +263,18 @@ def answer_pairs(folder: Path, seal: Seal = IN_THE_CLEAR) -> list[StoredAnswerPa
         return []
 
 
+def sample_of(folder: Path, completion: str, seal: Seal = IN_THE_CLEAR) -> dict[str, Any] | None:
+    """The line of a completion among a run's samples, without its texts; None where there is none. Blocking.
+
+    Raises OSError, SealError, ValueError.
+    """
+    for text in seal.read(folder / SAMPLES).splitlines():
+        line = orjson.loads(text)
+        if line.get("completion") == completion:
+            return {name: line[name] for name in ("rating", "ratings", "split", "reward", "weight") if name in line}
+    return None
+
+
 def tidy(folder: Path) -> None:
     """Remove what only an unfinished run needs, three times the adapter's size, and what the store has by now."""
     for name in ("checkpoint", "cache"):

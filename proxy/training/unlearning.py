@@ -10,6 +10,7 @@ the next start. Not here: which versions (store.forgetting.forget), the run itse
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,7 +27,7 @@ from proxy.core.events import Events
 from proxy.core.version_names import label, version_in_words, versions_in_words
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.preconditions import Preconditions
-from proxy.training.relocation import folder_of, is_ours
+from proxy.training.relocation import folder_of, may_be_deleted
 from proxy.training.schedule_rules import ENDED_UNPUBLISHED
 from proxy.versions.live_version import LiveVersion
 from store.errors import StoreError
@@ -38,6 +39,7 @@ log = structlog.get_logger()
 
 ACTOR: Final = "rlproxy"
 DERIVED_FOLDERS: Final = ("gguf", "mlx")  # folders of the home with adapters in other formats
+_DIGEST: Final = re.compile("[0-9a-f]{12}")
 
 
 RebuildBody = TypedDict(
@@ -167,7 +169,7 @@ class Unlearning:
                 folders += [Path(run.folder), self._settings.home / "tensorboard" / f"run-{id}"]
         outside = await asyncio.to_thread(self._outside, folders)
         ours = [folder for folder in folders if folder not in outside]
-        await asyncio.to_thread(_delete, ours, self._settings.home, [digest for digest in digests if digest])
+        await asyncio.to_thread(_delete, ours, self._settings.home, digests)
         if outside:
             line += f"; not in this home, and left for you to delete: {', '.join(map(str, outside))}"
         await self._store.unlearning.end(line)
@@ -175,14 +177,14 @@ class Unlearning:
         self._events.emit("rebuild", versions=state.versions, line=line)
 
     def _outside(self, folders: Iterable[Path]) -> list[Path]:
-        """Another home may need these."""
-        return [folder for folder in folders if folder.exists() and not is_ours(self._settings, folder)]
+        """Another home may need these, or they are not a version's at all."""
+        return [folder for folder in folders if folder.exists() and not may_be_deleted(self._settings, folder)]
 
 
 def _delete(folders: Iterable[Path], home: Path, digests: Iterable[str]) -> None:
     """Raises OSError: then it is tried again."""
     paths = [folder for folder in folders if folder.exists()]
-    for digest in digests:
+    for digest in filter(_DIGEST.fullmatch, digests):  # a pattern for `glob` is none
         for subfolder in DERIVED_FOLDERS:
             paths += (home / subfolder).glob(f"*-{digest}*")
     for path in paths:

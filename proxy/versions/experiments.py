@@ -166,7 +166,9 @@ class Experiments:
         await self._end(experiment, outcome, reason, standing, ACTOR)
 
     async def _end(self, experiment: Experiment, outcome: str, reason: str, standing: Standing, actor: str) -> None:
-        await self._store.experiments.end(experiment.id, outcome, reason, self._figures(standing), actor)
+        judged_arms = judged(await self._store.experiments.ratings(experiment.id))
+        figures = self._figures(standing) | {"judged": judged_arms}
+        await self._store.experiments.end(experiment.id, outcome, reason, figures, actor)
         if self._arms.experiment is not None and self._arms.experiment.id == experiment.id:
             self._arms.end()
         log.info("experiment ended", version=experiment.version, outcome=outcome, reason=reason)

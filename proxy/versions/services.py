@@ -18,6 +18,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.retries import Retries
 from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
+from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.versions.admission import Admission
@@ -34,6 +35,7 @@ class Services:
         self.events = Events()
         self.metrics = Metrics()
         self.tasks = Tasks()
+        self.memory = Memory(self.tasks)
         self.keys = Keys(settings.server)
         self.admission = Admission(settings.server)
         self.health = Health(backend.capabilities.longer_context)

@@ -6,6 +6,7 @@ The summary is plain text, in the member that OpenAI encrypts; a later request m
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,14 +15,17 @@ from multidict import CIMultiDict
 
 from proxy.access.bodies import BODY, HELD_BYTES
 from proxy.core.errors import BadRequest
-from proxy.core.json_edit import dumps, loads
+from proxy.core.json_edit import dumps
 from proxy.core.json_response import as_object, json_response, parse_json
 from proxy.core.offload import off_loop
-from proxy.dialects.responses_items import SUMMARY
+from proxy.dialects.responses_items import SUMMARY, plain
+from proxy.relay.framing import OK
 from proxy.relay.models import is_missing
 from proxy.relay.parts import RelayParts
+from proxy.relay.request_body import room_for
 from proxy.web.error_middleware import Handler
-from proxy.web.response_socket import Admits, EventWriter, answered_body
+from proxy.web.event_writer import EventWriter, answered_body, response_in
+from proxy.web.response_socket import Admits
 
 ASK: Final = (
     "Sum up the conversation above for whoever continues it: what was asked, what was decided, names, numbers, and "
@@ -52,14 +56,17 @@ class Compaction:
         async def ask(question: web.Request) -> web.StreamResponse:
             question[BODY] = content
             question[HELD_BYTES].take_up_to(len(content))
+            writer.room = room_for(question, self._parts.settings.server.max_body_bytes)
             return await self._relay(question)
 
         writer = EventWriter(None)
         answer = await self._admits(_request(request, writer), ask)
         text = answered_body(answer, writer)
-        if answer.status != 200:
+        if writer.failure is not None:
+            raise writer.failure
+        if answer.status not in OK:
             return web.Response(status=answer.status, body=text, content_type="application/json")
-        return json_response(_compacted(body, await off_loop(len(text), loads, text)))
+        return json_response(_compacted(body, await off_loop(len(text), response_in, text)))
 
 
 def _request(request: web.Request, writer: EventWriter) -> web.Request:
@@ -85,26 +92,27 @@ def _question(body: Mapping[str, Any]) -> bytes:
 
 def _compacted(body: Mapping[str, Any], response: Mapping[str, Any]) -> dict[str, Any]:
     """The system's messages as they were, and the summary."""
-    parts = [
-        part for item in response["output"] for part in item.get("content") or () if part.get("type") == "output_text"
-    ]
+    id = str(response.get("id"))
+    items = [item for item in response["output"] if isinstance(item, Mapping) and item.get("type") == "message"]
     summary = {
         "type": "compaction",
-        "id": f"cmp_{response['id']}",
-        "encrypted_content": SUMMARY + "".join(part["text"] for part in parts),
+        "id": f"cmp_{id}",
+        "encrypted_content": SUMMARY + "".join(plain(item.get("content")) for item in items),
     }
     return {
-        "id": response["id"],
+        "id": id,
         "object": "response.compaction",
-        "created_at": response["created_at"],
-        "output": [*_system_items(body.get("input"), response["id"]), summary],
-        "usage": response["usage"],
+        "created_at": response.get("created_at") or int(time.time()),
+        "output": [*_system_items(body.get("input"), id), summary],
+        "usage": response.get("usage"),
     }
 
 
 def _system_items(items: Any, id: str) -> list[dict[str, Any]]:
     messages = (
-        [item for item in items if item.get("role") in ("system", "developer")] if isinstance(items, list) else []
+        [item for item in items if isinstance(item, Mapping) and item.get("role") in ("system", "developer")]
+        if isinstance(items, list)
+        else []
     )
     return [
         {

@@ -27,6 +27,7 @@ from proxy.web.control import Control
 from proxy.web.episode_routes import EpisodeRoutes
 from proxy.web.error_middleware import Handler
 from proxy.web.experiment_routes import ExperimentRoutes
+from proxy.web.explanation import Explanations
 from proxy.web.forgetting import Forgetter
 from proxy.web.importing import ImportRoutes
 from proxy.web.judge_routes import JudgeRoutes
@@ -71,6 +72,7 @@ class Handlers:
         self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version)
         # people look, and decide
         self.control = Control(services, training, status, is_still_allowed)
+        self.explanations = Explanations(store, lambda: training.live_version.pointer)
         self.keys = KeyRoutes(services.keys)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
@@ -83,7 +85,16 @@ class Handlers:
         self.socket = ResponseSocket(parts, admits, partial(self.relay.data, dialect=RESPONSES), untouched)
         self.compaction = Compaction(parts, admits, partial(self.relay.data, dialect=RESPONSES), untouched)
         self.retention = Retention(store, services.settings)
-        self.pages = Pages(services, training, channels.feedback, status, self.forgetter, self.retention, self.lessons)
+        self.pages = Pages(
+            services,
+            training,
+            channels.feedback,
+            status,
+            self.forgetter,
+            self.retention,
+            self.lessons,
+            self.explanations,
+        )
 
     def relayed(self, path: str) -> Handler:
         """Ask the backend, in the format whose route this is."""

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from aiohttp import WSMsgType, web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
 from multidict import CIMultiDict
 
 from proxy.access.bodies import BODY, HELD_BYTES
@@ -21,14 +20,18 @@ from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, ProxyError, UnknownPrevious
 from proxy.core.json_edit import dumps, loads
 from proxy.core.offload import off_loop
-from proxy.core.sse import EventSplitter
+from proxy.core.sharing.shares import Account, Room
 from proxy.dialects.identity import head_identity
+from proxy.relay.framing import OK
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses
+from proxy.relay.request_body import room_for
 from proxy.web.error_middleware import Handler, shape_errors
+from proxy.web.event_writer import EventWriter, answered_body, error_message, events_of, refusal, response_in
 
 IDLE_S: Final = 600.0  # without a message, after which the place is another's
 CREATE: Final = "response.create"
+COPIES: Final = 2  # of a message: its frames, and what is made of them
 MOST_UNSTORED: Final = 256  # answers of one connection that are only its own
 _UPGRADE: Final = ("connection", "upgrade", "content-length", "x-rl-completion-id", "x-stainless-retry-count")
 
@@ -36,42 +39,38 @@ _UPGRADE: Final = ("connection", "upgrade", "content-length", "x-rl-completion-i
 Admits = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
-class EventWriter(AbstractStreamWriter):
-    """Takes an answer in place of a connection: its events become messages, and any other body is kept."""
+class CountedFrames:
+    """The parser of a connection's frames, with an account of those that nobody has taken yet. A message that does not
+    come to its end is held whole by aiohttp, and nothing but this sees it."""
 
-    def __init__(self, socket: web.WebSocketResponse | None) -> None:
-        """`socket`: where the events go; None where the answer is whole."""
-        self._socket = socket
-        self._splitter: EventSplitter | None = None
-        self.body = bytearray()  # of an answer that is not a stream
-        self.newest: Mapping[str, Any] = {}  # event
+    def __init__(self, socket: web.WebSocketResponse, request: web.Request, account: Account, most: int) -> None:
+        """In place of the parser that `socket` has from its start on."""
+        protocol = request.protocol
+        self._parser, self._queue = protocol._payload_parser, socket._reader
+        self._account, self._most = account, most
+        self._room = Room(most, account, COPIES)
+        self._size = 0
+        protocol._payload_parser = None
+        protocol.set_parser(self, protocol._data_received_cb)  # type: ignore[arg-type]  # it has the same two methods
 
-    async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
-        if self._socket is not None and headers.get("content-type", "").startswith("text/event-stream"):
-            self._splitter = EventSplitter()
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Feed aiohttp's parser; returns whether that was the end, and what is behind it."""
+        self._size += len(data)
+        if self._room.fits(self._size):
+            fed: tuple[bool, bytes] = self._parser.feed_data(data)
+            return fed
+        assert self._queue is not None  # there since the start
+        self._queue.set_exception(WebSocketError(WSCloseCode.TRY_AGAIN_LATER, "server.max_held_bytes are held"))
+        return True, b""
 
-    async def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        self.output_size += len(chunk)
-        if self._splitter is None or self._socket is None:
-            self.body += chunk
-            return
-        for event in self._splitter.feed(bytes(chunk)):
-            if event.begins_object and event.data is not None:
-                self.newest = await off_loop(len(event.data), loads, event.data)
-                await self._socket.send_str(event.data.decode("utf-8", "replace"))
+    def feed_eof(self) -> None:
+        self._parser.feed_eof()
 
-    async def write_eof(self, chunk: bytes = b"") -> None:
-        if chunk:
-            await self.write(chunk)
-
-    async def drain(self) -> None:
-        """Messages are drained as they are sent."""
-
-    def enable_compression(self, encoding: str = "deflate", strategy: int | None = None) -> None:
-        """Messages are not compressed by the answer."""
-
-    def enable_chunking(self) -> None:
-        """Each event is a message."""
+    def take(self, size: int) -> None:
+        """A message of so many bytes was taken: it is in its request's own account from here on."""
+        self._room.end()
+        self._room = Room(self._most, self._account, COPIES)
+        self._size = max(self._size - size, 0)
 
 
 class ResponseSocket:
@@ -82,10 +81,12 @@ class ResponseSocket:
         self._admits, self._relay, self._plain = admits, relay, plain
 
     async def get(self, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(max_msg_size=self._parts.settings.server.max_body_bytes, heartbeat=30.0)
+        most = self._parts.settings.server.max_body_bytes
+        socket = web.WebSocketResponse(max_msg_size=most, heartbeat=30.0, compress=False)  # packed, it would be no size
         if not socket.can_prepare(request):
             return await self._plain(request)
         await socket.prepare(request)
+        frames = CountedFrames(socket, request, request[HELD_BYTES], 2 * most)
         unstored: dict[str, None] = {}  # ids, oldest first
         while not socket.closed:
             try:
@@ -97,10 +98,11 @@ class ResponseSocket:
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 break
             raw = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+            frames.take(len(raw))
             try:
                 await self._answer(request, socket, raw, unstored)
             except ProxyError as error:
-                await socket.send_str(_error(error.status, error.body()["error"]))
+                await socket.send_str(error_message(error.status, error.body()["error"]))
         return socket
 
     async def _answer(
@@ -119,21 +121,34 @@ class ResponseSocket:
         async def answer(question: web.Request) -> web.StreamResponse:
             question[BODY] = content = dumps(body)
             question[HELD_BYTES].take_up_to(len(raw) + len(content))
+            writer.room = room_for(question, self._parts.settings.server.max_body_bytes)
             return await self._relay(question)
 
         async def admitted(question: web.Request) -> web.StreamResponse:
             return await self._admits(question, answer)
 
         response = await shape_errors(question, admitted)
-        ended = writer.newest.get("response") or {}
+        if writer.failure is not None:
+            raise writer.failure
         if not response.prepared or writer.body:
-            content = answered_body(response, writer)
-            await socket.send_str(_error(response.status, loads(content).get("error") or {}))
-        if writer.newest.get("type") in ("response.completed", "response.incomplete") and "id" in ended:
+            await self._send_whole(socket, response.status, answered_body(response, writer), writer)
+        ended = writer.newest.get("response")
+        id = ended.get("id") if isinstance(ended, Mapping) else None
+        if writer.newest.get("type") in ("response.completed", "response.incomplete") and isinstance(id, str):
             if body.get("store") is False:
-                unstored[str(ended["id"])] = None
+                unstored[id] = None
         elif previous is not None:
             unstored.pop(str(previous), None)  # what failed is begun anew
+
+    @staticmethod
+    async def _send_whole(socket: web.WebSocketResponse, status: int, body: bytes, writer: EventWriter) -> None:
+        """An answer that is not a stream. Raises BackendBroke."""
+        if status not in OK:
+            await socket.send_str(refusal(status, body))
+            return
+        for event in events_of(await off_loop(len(body), response_in, body)):
+            writer.newest = event
+            await socket.send_str(dumps(event).decode())
 
     async def _check_previous(
         self, request: web.Request, id: str, body: Mapping[str, Any], unstored: dict[str, None]
@@ -148,25 +163,19 @@ class ResponseSocket:
         if completion.request.get("store") is False and id not in unstored:
             raise UnknownPrevious(f"Previous response with id '{id}' not found.", param="previous_response_id")
         messages = [*completion.messages, *([completion.reply] if completion.reply else ())]
-        calls = {call.get("id") for message in messages for call in message.get("tool_calls") or ()}
+        calls = {str(call.get("id")) for message in messages for call in message.get("tool_calls") or ()}
         items = body.get("input")
         for item in items if isinstance(items, list) else ():
             if not isinstance(item, dict):
                 continue
             if item.get("type") == "function_call":
-                calls.add(item.get("call_id"))
-            elif item.get("type") == "function_call_output" and item.get("call_id") not in calls:
+                calls.add(str(item.get("call_id")))
+            elif item.get("type") == "function_call_output" and str(item.get("call_id")) not in calls:
                 unstored.pop(id, None)
                 raise BadRequest(
                     f"No tool call found for function call output with call_id {str(item.get('call_id'))[:200]}.",
                     param="input",
                 )
-
-
-def answered_body(response: web.StreamResponse, writer: EventWriter) -> bytes:
-    """The body of an answer that is not a stream, sent already or not."""
-    body = response.body if isinstance(response, web.Response) else b""
-    return bytes(writer.body) or (body if isinstance(body, bytes) else b"")
 
 
 def _members(raw: bytes) -> dict[str, Any]:
@@ -193,7 +202,3 @@ def _request(request: web.Request, writer: EventWriter) -> web.Request:
     question = request.clone(method="POST", headers=headers)
     question._payload_writer = writer
     return question
-
-
-def _error(status: int, error: Mapping[str, Any]) -> str:
-    return dumps({"type": "error", "status": status, "error": error}).decode()

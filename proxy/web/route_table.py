@@ -1,16 +1,16 @@
 """The table of routes: each with who may ask, who answers, and what other programs are told of it.
 
 Owns the rows, and nothing else says them again: the guard reads the roles here, the application its handlers, and
-`/openapi.json` and docs/reference/http-api.md the rest. Pages and what passes through have no words of their own.
+`/openapi.json` and docs/reference/http-api.md the rest. Pages (page_routes) and what passes through have no words of
+their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from proxy.access.keys import KeyBody
-from proxy.access.roles import ADMIN, EVENTS, MODEL, OPEN, PAGE, PASSED, PROVEN, RATE, SIGNED, USE, Rule
+from proxy.access.roles import ADMIN, EVENTS, MODEL, OPEN, PASSED, PROVEN, RATE, SIGNED, USE, Rule
 from proxy.core.errors import Problem
 from proxy.feedback import bodies
 from proxy.feedback.webhooks.links import LinkedMessage
@@ -18,7 +18,6 @@ from proxy.feedback.webhooks.signed import SignedAnswer
 from proxy.relay.capture.optout import Captured, CaptureOptouts
 from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
-from proxy.web.error_middleware import Handler
 from proxy.web.handlers import Answers
 from proxy.web.openapi import answering, passthrough, requests, responses
 from proxy.web.openapi.episodes import (
@@ -32,10 +31,11 @@ from proxy.web.openapi.episodes import (
     WholeEpisode,
 )
 from proxy.web.openapi.experiments import ExperimentsBody, ExperimentWanted
+from proxy.web.openapi.explanation import ExplanationBody
 from proxy.web.openapi.lessons import LessonBody, LessonsBody, LessonWanted
 from proxy.web.openapi.shapes import FLAG, NDJSON, TEXT, Raw, Schema, number
 from proxy.web.openapi.status import StatusBody
-from proxy.web.pages import Pages
+from proxy.web.page_routes import PAGES
 from proxy.web.route import Route
 
 TURN: Final[Schema] = {"type": "string", "enum": ["main", "side"]}
@@ -81,14 +81,6 @@ def _act(path: str, handler: Answers, says: str, answer: Any, status: int = 200,
 
 def _read(path: str, rule: Rule, handler: Answers, says: str, answer: Any, **options: Any) -> Route:
     return Route("get", path, rule, handler, "control", says, {200: answer}, **options)
-
-
-def _page(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False) -> Route:
-    return Route("get", path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
-
-
-def _page_act(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False) -> Route:
-    return Route("post", path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
 
 
 MODELS: Final = (
@@ -252,6 +244,11 @@ CONTROL: Final = (
         "/rl/completions/{id}", RATE, lambda h: h.control.completion,
         "One, with its `prompt`: the messages as the model was asked them.",
         responses.WholeCompletion,
+    ),
+    _read(
+        "/rl/why/{id}", RATE, lambda h: h.explanations.get,
+        "What became of an answer or a rating: reward, advantage, tokens pushed up and down, run, gate, version. "
+        "Without texts. 410: it was forgotten.", ExplanationBody,
     ),
     _read(
         "/rl/runs", RATE, lambda h: h.control.runs,
@@ -451,42 +448,6 @@ EPISODES: Final = (
         "get", "/rl/episodes/{id}", RATE, lambda h: h.episodes.show, "episodes",
         "One with its turns and segments.", {200: WholeEpisode}),
 )  # fmt: skip
-
-PAGES: Final = (
-    _page("/", lambda pages: pages.inbox.page),
-    _page("/page/rows", lambda pages: pages.inbox.rows),
-    _page("/page/pulse", lambda pages: pages.pulse),
-    _page("/page/completions/{id}", lambda pages: pages.inbox.row),
-    _page("/page/completions/{id}/{form}", lambda pages: pages.inbox.form),
-    _page("/completions/{id}", lambda pages: pages.completion.page),
-    _page("/progress", lambda pages: pages.progress.page),
-    _page("/page/training", lambda pages: pages.progress.training),
-    _page("/page/count", lambda pages: pages.inbox.count),
-    _page("/page/plots", lambda pages: pages.progress.plots),
-    _page("/episodes", lambda pages: pages.episodes.page),
-    _page("/episodes/{id}", lambda pages: pages.episodes.show),
-    _page("/versions", lambda pages: pages.versions.page),
-    _page("/page/lineage", lambda pages: pages.versions.lineage),
-    _page("/versions/{version}", lambda pages: pages.versions.show),
-    _page("/compare", lambda pages: pages.compare.page),
-    _page("/data", lambda pages: pages.data.page),
-    _page("/login", lambda pages: pages.sign_in.page, guests=True),
-    _page_act("/page/completions/{id}/rate", lambda pages: pages.inbox.rate),
-    _page_act("/page/completions/{id}/undo", lambda pages: pages.inbox.undo),
-    _page_act("/page/completions/{id}/copied", lambda pages: pages.inbox.record_copy),
-    _page_act("/page/question/later", lambda pages: pages.inbox.postpone_question),
-    _page_act("/page/training/{act}", lambda pages: pages.progress.act),
-    _page_act("/page/versions/{act}", lambda pages: pages.versions.act),
-    _page_act("/page/compare", lambda pages: pages.compare.ask),
-    _page_act("/page/ask", lambda pages: pages.compare.ask_live),
-    _page_act("/page/compare/pick", lambda pages: pages.compare.pick),
-    _page_act("/page/forget", lambda pages: pages.data.forget),
-    _page_act("/page/retention", lambda pages: pages.data.retain),
-    _page_act("/page/lessons/{id}", lambda pages: pages.data.lesson),
-    _page_act("/logout", lambda pages: pages.sign_in.leave),
-    _page_act("/login", lambda pages: pages.sign_in.enter, guests=True),
-    Route("get", "/static/{name}", PAGE, lambda h: h.pages.asset),
-)
 
 # The last: whatever else the backend has. Ratings are no affair of a backend.
 BACKENDS: Final = tuple(

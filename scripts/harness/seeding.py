@@ -108,7 +108,7 @@ async def history(store: Store, home: Path, days: int = 40) -> list[str]:
             continue
         good = number * 7 % 100 < (48, 66, 82)[version]
         await store.ratings.rate(NewRating(id, "owner", 1.0 if good else -1.0, source="chat", scale="thumb"))
-    await _dated(store)
+    await date_ratings(store)
     for version in (1, 2):
         made = await _version(store, home, version, now - (24 if version == 1 else 10) * DAY)
     return made
@@ -134,7 +134,7 @@ async def newest(store: Store) -> list[str]:
     return ids
 
 
-async def _dated(store: Store) -> None:
+async def date_ratings(store: Store) -> None:
     """Ratings are stored with the time of now: these were given with their answers."""
     await store._writer.submit(
         lambda db: db.execute(

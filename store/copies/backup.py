@@ -57,6 +57,8 @@ def backup(database: Path, to: Path, secret: Secret | None = None) -> int:
         os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # conversations are private
         with closing(driver.connect(database, secret, read_only=True)) as db:
             db.execute("VACUUM INTO ?", (str(part),))  # SQLCipher takes the key along
+        with closing(driver.connect(part, secret)) as copy:
+            meta.forget_page_secret(copy)
         check(part, secret)
         conversion.sync(part)
         part.replace(to)
@@ -201,6 +203,7 @@ def _make_current(
         for pragma in ("PRAGMA foreign_keys = ON", "PRAGMA secure_delete = ON"):
             db.execute(pragma)
         db.execute("BEGIN")
+        meta.forget_page_secret(db)  # of a backup from before it was left out, or from somebody who knows it
         keys.merge(db, known_keys, ACTOR)
         keys.revoke_all(db, tombstones.revoked(home).keys, ACTOR)
         if newer_facts is not None and newer_facts.uncaptured:

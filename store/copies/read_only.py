@@ -1,8 +1,7 @@
 """The store of a home, read-only: no lock is taken, nothing is migrated, and the database is left as it is.
 
 Owns what reports need where no proxy answers. Whether one runs meanwhile does not matter. SQLite may leave an empty log
-beside what it reads, as for a backup. Not here: what the calls read (runs, samples, ratings, export); everything else
-is `Store`'s.
+beside what it reads, as for a backup. Not here: what the calls read.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
+from store.captured.completions import CompletionStore
+from store.captured.inbox import InboxStore
+from store.captured.stats import StatStore
 from store.copies.export import TransferStore
 from store.errors import StoreError
 from store.file import driver, schema
@@ -44,6 +46,9 @@ class ReadOnlyStore:
 
     def __init__(self, reader: Reader) -> None:
         writer = _NoWriter()
+        self.completions = CompletionStore(reader, writer)
+        self.inbox = InboxStore(reader, writer)
+        self.stats = StatStore(reader, writer)
         self.transfer = TransferStore(reader, writer)
         self.ratings = RatingStore(reader, writer)
         self.samples = SampleStore(reader, writer)

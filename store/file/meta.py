@@ -19,6 +19,7 @@ from store.file.reader import Reader
 FIRST: Final = bytes(32)  # the hash before the first line
 LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq"
 UNCAPTURED: Final = "uncaptured_sessions"  # the meta key of those of which nothing is kept
+PAGE_SECRET: Final = "page_secret"  # noqa: S105  the meta key of what signs the page's cookies
 META = "SELECT value FROM meta WHERE key = ?"
 
 
@@ -34,6 +35,13 @@ async def get_meta(reader: Reader, key: str, default: Any) -> Any:
 
 def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
     db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, orjson.dumps(value).decode()))
+
+
+def forget_page_secret(db: sqlite3.Connection) -> None:
+    """In a copy of the database: keys are hashed in it, and by this whoever reads it would be an admin all the same.
+    Browsers sign in once more where it is restored."""
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("DELETE FROM meta WHERE key = ?", (PAGE_SECRET,))
 
 
 def audit(db: sqlite3.Connection, actor: str, act: str, detail: dict[str, Any]) -> None:

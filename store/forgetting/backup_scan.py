@@ -62,7 +62,8 @@ def _copies(home: Path) -> Iterator[Path]:
         ]
         for name in names:
             file = directory / name
-            if name.endswith(SIDE_FILES) or file == home / schema.NAME or file.is_symlink():
+            # Opening a pipe would wait for whoever writes into it.
+            if name.endswith(SIDE_FILES) or file == home / schema.NAME or file.is_symlink() or not file.is_file():
                 continue
             if _begins_as_one(file) or name.endswith(LIKELY):
                 yield file

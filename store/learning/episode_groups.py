@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 import orjson
 
 from store.captured import completions
+from store.captured.rows import to_run
 from store.file.part import StorePart
 from store.learning.episodes import SELECT, Episode, to_episode
 from store.learning.runs import RunRequirements, another_is_open, begin
@@ -215,6 +216,16 @@ class EpisodeGroupStore(StorePart):
         for row in await self._turn_rows(run_id):
             by.setdefault(row["episode"], []).append(row["id"])
         return {(seq, index): id for seq, ids in by.items() for index, id in enumerate(ids)}
+
+    async def runs_of(self, completion_id: str) -> list[Run]:
+        """Runs that took the episode of this turn, newest first."""
+        rows = await self._reader.rows(
+            """SELECT u.* FROM completions c CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')
+            CROSS JOIN run_episodes t ON t.episode = e.seq CROSS JOIN runs u ON u.id = t.run_id
+            WHERE c.id = ? ORDER BY u.id DESC""",
+            (completion_id,),
+        )
+        return [to_run(row) for row in rows]
 
     async def _turn_rows(self, run_id: int) -> list[sqlite3.Row]:
         return await self._reader.rows(

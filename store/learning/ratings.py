@@ -132,7 +132,8 @@ def _counterpart(new: NewRating, live_row: sqlite3.Row | None) -> float | None:
     if live_row is None or live_row["value"] * new.value <= 0:
         return None
     same_scale = (live_row["scale"] == "thumb") == (new.scale == "thumb")
-    return live_row["counterpart"] if same_scale else live_row["value"]
+    value: float | None = live_row["counterpart" if same_scale else "value"]
+    return value
 
 
 def retract(db: sqlite3.Connection, id: str) -> Rating:

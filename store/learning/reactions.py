@@ -155,18 +155,27 @@ def _rate(db: sqlite3.Connection, new: NewReaction, value: float, scale: Scale, 
     return rating
 
 
+def _reaction(row: sqlite3.Row) -> NewReaction:
+    return NewReaction(
+        row["completion_id"], row["rater"], row["platform"], row["event_id"] or "", row["message"], row["emoji"],
+        row["value"], row["at"], row["scale"],
+    )  # fmt: skip
+
+
 class ReactionStore(StorePart):
     async def of_event(self, platform: str, event_id: str) -> NewReaction | None:
         """The reaction that this event brought, as long as nothing newer is known of it."""
         row = await self._reader.row(
             "SELECT * FROM reactions WHERE platform = ? AND event_id = ?", (platform, event_id)
         )
-        if row is None:
-            return None
-        return NewReaction(
-            row["completion_id"], row["rater"], platform, event_id, row["message"], row["emoji"], row["value"],
-            row["at"], row["scale"],
-        )  # fmt: skip
+        return None if row is None else _reaction(row)
+
+    async def of_message(self, platform: str, message: str) -> list[NewReaction]:
+        """All that people have on that message. It reads every reaction: only for what is rare."""
+        rows = await self._reader.rows(
+            "SELECT * FROM reactions WHERE platform = ? AND message = ? AND value IS NOT NULL", (platform, message)
+        )
+        return [_reaction(row) for row in rows]
 
     async def link(self, new: Link, *, whosever: bool = False) -> None:
         """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""

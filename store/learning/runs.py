@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+import orjson
 
 from store.captured.rows import to_json, to_run
 from store.errors import RunEnded, UnknownRun
@@ -190,6 +192,16 @@ class RunStore(StorePart):
     async def get(self, run_id: int) -> Run | None:
         row = await self._reader.row("SELECT * FROM runs WHERE id = ?", (run_id,))
         return None if row is None else to_run(row)
+
+    async def with_samples(self, names: Collection[str]) -> list[Run]:
+        """Those whose results name one of these samples: claimed for the run, or trained once more; newest first."""
+        rows = await self._reader.rows(
+            """SELECT u.* FROM runs u WHERE u.result IS NOT NULL AND EXISTS (
+            SELECT 1 FROM json_each(u.result, '$.samples') s WHERE s.key IN (SELECT value FROM json_each(?)))
+            ORDER BY u.id DESC""",
+            (orjson.dumps(sorted(names)).decode(),),
+        )
+        return [to_run(row) for row in rows]
 
     async def folders(self) -> dict[int, str]:
         """Read it for every run, by number."""

@@ -89,10 +89,13 @@ def clean(parents: dict[int, tuple[int, bool]], version: int, deleted: Collectio
 
     `parents` says of each version its parent and whether it was withdrawn.
     """
-    ancestor = version
+    ancestor, visited = version, set[int]()
     while ancestor != BASE and (
         ancestor in deleted or (ancestor != version and parents.get(ancestor, (BASE, False))[1])
     ):
+        if ancestor in visited:  # one that is its own ancestor: no run makes that, whoever edits a backup can
+            return BASE
+        visited.add(ancestor)
         ancestor = parents.get(ancestor, (BASE, False))[0]
     return ancestor
 

@@ -14,9 +14,11 @@ import pytest
 from proxy.core import home as homes
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.command import rlproxy
+from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from scripts.harness.serving import Serving
 from store.file import tombstones
+from store.forgetting import backup_scan
 from store.store import Store
 from trainer.launch import open_log
 
@@ -155,3 +157,26 @@ def test_a_log_is_closed_whatever_it_was(tmp_path: Path) -> None:
         with open_log(file) as out:
             out.write(b"said")
     assert mode(file) == 0o600 and file.read_bytes() == b"said"
+
+
+async def test_an_export_is_not_written_into_what_somebody_laid_there(tmp_path: Path, cli: Proxy) -> None:
+    """A link under the name of the part was followed, and a file that others may read stayed theirs to read."""
+    await put(cli.store, "c0")
+    victim, out = tmp_path / "victim", tmp_path / "out.jsonl"
+    victim.write_text("mine")
+    part = tmp_path / "out.jsonl.part"
+    part.symlink_to(victim)
+    assert (await rlproxy(cli.home, "export", "-o", str(out)))[0] == 0
+    assert victim.read_text() == "mine" and not out.is_symlink() and not mode(out) & READS
+    out.unlink()
+    part.write_text("")
+    part.chmod(0o666)
+    with part.open() as theirs:
+        assert (await rlproxy(cli.home, "export", "-o", str(out)))[0] == 0
+        assert theirs.read() == "" and not mode(out) & READS and "c0" in out.read_text()
+
+
+def test_a_pipe_in_the_home_is_no_copy(tmp_path: Path) -> None:
+    """To open it waits for a writer: nothing was forgotten any more, and the process outlived SIGTERM."""
+    os.mkfifo(tmp_path / "copy.db")
+    assert backup_scan.looked_through(tmp_path, "session", "s") == ((), ())

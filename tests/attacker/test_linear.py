@@ -283,6 +283,11 @@ def streamed(dialect: Dialect, deltas: list[dict[str, Any]]) -> None:
     fold.replies()
 
 
+def call_delta(index: int, **function: str) -> dict[str, Any]:
+    """A call of its own."""
+    return {"index": index, "id": f"call {index}", "function": {"name": "f", **function}}
+
+
 FOR_ANSWERS: Final = [
     lambda n: [{"content": "abcdefgh"}] * (n // 20),
     lambda n: [{"reasoning_content": "abcdefgh"}] * (n // 20),
@@ -292,6 +297,10 @@ FOR_ANSWERS: Final = [
         {"tool_calls": [{"index": 0, "id": "1", "function": {"name": "f"}}]},
         *[{"tool_calls": [{"index": 0, "function": {"arguments": "abcdefgh"}}]}] * (n // 30),
     ],
+    lambda n: [{"tool_calls": [call_delta(i, arguments="{}")]} for i in range(n // 30)],
+    lambda n: [{"tool_calls": [call_delta(i)]} for i in range(n // 30)],
+    lambda n: [{"tool_calls": [call_delta(i, arguments="{}")]} if i % 2 else {"content": "a"} for i in range(n // 30)],
+    lambda n: [{"audio": {f"member {i}": 1}} for i in range(n // 20)],
 ]
 
 

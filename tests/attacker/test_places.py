@@ -18,7 +18,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from config.sections import ServerSection
 from proxy.access import limits
+from proxy.access.bodies import Bodies
 from proxy.access.security import BUSY
 from scripts.harness.in_process import Proxy
 from tests.harness.raw_http import CHAT, head, raw, status
@@ -247,3 +249,82 @@ async def test_packed_bodies_hold_what_they_may_become(proxy: Proxy) -> None:
     assert {status(answer) for answer in answers} <= {413, 429, 503} and 413 in {status(one) for one in answers}
     packed = head("POST", "/v1/chat/completions", "content-encoding: gzip", body=gzip.compress(CHAT))
     assert status(await raw(proxy, packed)) == 200
+
+
+UPGRADE = (
+    "upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13",
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+)  # fmt: skip
+
+
+def frame(size: int, *, first: bool = True, last: bool = False) -> bytes:
+    """A frame of text, masked with zeros, as a client sends it."""
+    return bytes([(0x80 if last else 0) | (1 if first else 0), 0xFF]) + size.to_bytes(8) + b"\0" * 4 + b" " * size
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
+    """The account of each proxy that was started."""
+    made: list[Bodies] = []
+    original = Bodies.__init__
+
+    def init(self: Bodies, settings: ServerSection) -> None:
+        original(self, settings)
+        made.append(self)
+
+    monkeypatch.setattr(Bodies, "__init__", init)
+    return made
+
+
+async def test_messages_that_do_not_end_hold_no_more_memory_than_is_allowed(
+    proxy: Proxy, accounts: list[Bodies]
+) -> None:
+    """Of 60 WebSockets of one key, each with 31 MB of a message, 2 GB were held, in no account."""
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=8 << 20, server__max_body_bytes=4 << 20)
+    key = await made_key(proxy, "eve", "use")
+    bodies = accounts[-1]
+    sent = head("GET", "/v1/responses", f"authorization: Bearer {key}", *UPGRADE) + frame(1 << 20)
+    async with held(proxy, sent, 12) as readers:
+        ends = [asyncio.create_task(reader.read()) for reader in readers]
+        async with asyncio.timeout(20):
+            while sum(end.done() for end in ends) < 6:  # a key has three quarters of 8 MiB
+                await asyncio.sleep(0.01)
+        assert 1 << 20 <= bodies.held_bytes <= 6 << 20
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)  # a reset, or a close frame before it
+        other = await made_key(proxy, "ann", "use")
+        assert status(await chat(proxy, other)) == 200
+    async with asyncio.timeout(20):
+        while bodies.held_bytes:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_connection_goes_on_after_a_long_message(proxy: Proxy, accounts: list[Bodies]) -> None:
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=64 << 20, server__max_body_bytes=4 << 20)
+    async with proxy.http.ws_connect("/v1/responses", compress=15) as socket:
+        assert not socket.compress  # what is packed says nothing of its size
+        for text in ("hello", "a" * 600_000, "hello", "a" * 600_000):
+            await socket.send_json({"type": "response.create", "model": "fake", "input": text})
+            while (event := await socket.receive_json(timeout=30))["type"] != "response.completed":
+                assert event["type"] != "error", event
+    async with asyncio.timeout(20):
+        while accounts[-1].held_bytes:
+            await asyncio.sleep(0.01)
+
+
+async def test_memory_of_refused_requests_goes_back_to_the_system(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only answers that were captured asked for that: 60 refused requests of 30 MB left 3 GB to the process."""
+    trims = []
+    monkeypatch.setattr("proxy.core.heap_trim.AFTER_S", 0.0)
+    monkeypatch.setattr("proxy.core.heap_trim.heap_trim", lambda: trims.append(1))
+    for body in (b" " * (2 << 20), b'{"model": "fake", "messages": 5, "a": "' + b" " * (2 << 20) + b'"}'):
+        assert status(await raw(proxy, head("POST", "/v1/chat/completions", body=body))) >= 400
+        async with asyncio.timeout(10):
+            while not trims:
+                await asyncio.sleep(0.01)
+        trims.clear()

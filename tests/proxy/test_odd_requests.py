@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from structlog.testing import capture_logs
 
+from proxy.dialects.identity import AGENT_HEADERS
 from proxy.web import error_middleware
 from scripts.harness.in_process import Proxy
 
@@ -92,3 +93,15 @@ async def test_a_client_that_has_gone_is_no_bug(closing: bool) -> None:
     with capture_logs() as logs:
         response = await error_middleware.shape_errors(request, handler)
     assert response.status == (499 if closing else 500) and len(logs) == (0 if closing else 1)
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"J\xfcrgen", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("name", AGENT_HEADERS)
+async def test_a_name_of_an_agent_that_is_no_utf8(proxy: Proxy, name: str, value: bytes) -> None:
+    """It is passed over, as all that is not a name."""
+    body = json.dumps({"model": "fake", "messages": [{"role": "user", "content": "x"}]}).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n%s: %s" % (name.encode(), value)
+    status, answer = await raw(proxy, head, body)
+    assert status == 200 and b"You said: x" in answer, answer
+    (row,) = (await proxy.get("/rl/completions"))["data"]
+    assert (row["status"], row["session"]) == ("done", None)

@@ -25,7 +25,7 @@ from scripts.harness.serving import Serving
 
 LATER = {
     "rich.console", "rich.traceback", "jinja2",  # an import that failed is in the list, so not rich itself
-    "proxy.web.openapi.document", "proxy.cli.report.page", "proxy.cli.doctor.checks", "proxy.feedback.webhooks.slack",
+    "proxy.web.openapi.document", "proxy.web.pages.report", "proxy.cli.doctor.checks", "proxy.feedback.webhooks.slack",
     "proxy.feedback.webhooks.telegram", "proxy.feedback.webhooks.discord", "proxy.feedback.webhooks.discord_gateway",
     "proxy.feedback.webhooks.whatsapp",
     "proxy.backends.builtin", "proxy.backends.llamacpp", "proxy.backends.llamacpp_managed", "proxy.backends.lmstudio",

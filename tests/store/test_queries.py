@@ -50,6 +50,7 @@ async def call_everything(store: Store) -> None:
         await store.reactions.react(
             NewReaction("b", "me", "slack", f"E{at}", "c 1", "" if at == 2 else "x", value, float(at))
         )
+    await store.reactions.of_message("slack", "c 1")
     await store.reactions.first_time("slack", "E9")
     await store.ratings.get(one.id)
     await store.ratings.live("a", "me")

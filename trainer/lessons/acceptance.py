@@ -38,6 +38,10 @@ class Outcome:
     reason: str | None = None
     flags: list[Flag] = field(default_factory=list)  # what is odd about the reply, whether it trained or not
     loss: float | None = None  # of its rating, where the run began: − mean of mask · A · ℓ_old over its tokens
+    taught_by: str | None = None  # what pushed its tokens: LessonKind of `lesson`
+    advantage: float | None = None  # where the run began: the mean over the tokens that passed
+    up: int | None = None  # of these, how many were pushed up
+    down: int | None = None
 
 
 class ReplyRefusal(NamedTuple):

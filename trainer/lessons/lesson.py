@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ from trainer.lessons.samples import Sample
 from trainer.mis_po import Bools, Floats
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import LogProbs, TokenDistribution
+
+# Two replies against each other; the policy leaning towards what was liked; a comment; its rating by each token's
+# credit; its rating, all tokens alike.
+LessonKind = Literal["pair", "leaning", "comment", "token", "rating"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,12 @@ class PushedSample(ScoredSample):
     anchor: Anchor | None
     spread: int | None  # reply tokens that its share of the loss is spread over; None: its own
     flaw: Flag | None  # why it does not train though it was liked
+
+
+class Push(NamedTuple):
+    advantage: float  # the mean
+    up: int  # tokens that are made likelier
+    down: int
 
 
 class Anchor(NamedTuple):
@@ -122,6 +132,22 @@ class Lesson:
             or self.pair is not None
             or bool((self.keep & (self.credited | (self.advantage != 0))).any())
         )
+
+    @property
+    def kind(self) -> LessonKind:
+        """The kind of teaching that pushes its tokens."""
+        if self.pair is not None:
+            return "pair"
+        if self.teacher is not None:
+            return "leaning" if self.is_leaning else "comment"
+        return "token" if self.credited else "rating"
+
+    @property
+    def push(self) -> Push:
+        """Where the run begins, of the tokens that the filter lets through."""
+        passed = self.advantage[self.keep] if len(self.advantage) else self.advantage
+        mean = round(float(passed.mean()), 6) if len(passed) else 0.0
+        return Push(mean, int((passed > 0).sum()), int((passed < 0).sum()))
 
     @property
     def loss(self) -> float | None:

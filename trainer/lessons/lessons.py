@@ -8,7 +8,7 @@ the filter is (acceptance). Nor the mathematics (mis_po, losses) and the optimis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -333,6 +333,11 @@ def judge(context: LessonContext, scores: Scores, pushes: Pushes) -> Judgement:
     samples = [s.sample for s in pushes.samples]
     if not trajectories.are_episodes(samples):
         train = pairs.make_pairs(context.preset, train, outcomes, context.progress)
+    outcomes |= {
+        lesson.sample.rating: _with_push(outcomes[lesson.sample.rating], lesson)
+        for lesson in train
+        if not lesson.is_imitated
+    }
     sound = [s.sample for s in pushes.samples if s.flaw is None]
     metrics = acceptance.shares(sound, context.spec, outcomes, context.progress)
     _warn(context, samples, len(samples) - len(sound))
@@ -376,6 +381,13 @@ def _lesson(
         flags=list(sample.flags),
         loss=lesson.loss,
     )
+
+
+def _with_push(outcome: Outcome, lesson: Lesson) -> Outcome:
+    """With what is pushed where the run begins; nothing of a reply that does not train."""
+    if not outcome.accepted:
+        return outcome
+    return replace(outcome, taught_by=lesson.kind, **lesson.push._asdict())
 
 
 def _imitation_lesson(reply: Imitation, old: LogProbs, ref: LogProbs) -> Lesson:

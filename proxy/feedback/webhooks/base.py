@@ -21,7 +21,8 @@ WINDOW_S: Final = 300.0  # how far a signed time may be from ours, as Slack and 
 LONGEST: Final = 500  # characters of an id
 MOST_TEXT: Final = 40_000  # characters of a message; Slack's are the longest
 
-EventKind = Literal["reaction", "retraction", "command", "answer"]  # the last one: a message that shows an answer
+# An answer: a message that shows one. A clearing: a moderator took all people's reactions away, or all of one emoji.
+EventKind = Literal["reaction", "retraction", "clearing", "command", "answer"]
 
 
 @dataclass(frozen=True, slots=True)

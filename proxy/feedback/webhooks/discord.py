@@ -27,8 +27,8 @@ from proxy.feedback.webhooks.base import (
     value_at,
 )
 
-PING, COMMAND, COMPONENT = 1, 2, 3
-SAY: Final = 4  # answer with a message
+PING, COMMAND, COMPONENT, COMPLETION = 1, 2, 3, 4
+SAY, CHOICES = 4, 8  # answer with a message; with completions of what is being typed
 ONLY_THEM: Final = 64  # that only the person who asked can see
 SUBCOMMAND: Final = 1
 BUTTON: Final = "rl"  # a button's custom_id: rl:good, rl:bad, rl:1 … rl:5; then, if its maker knows it, :COMPLETION_ID
@@ -62,8 +62,11 @@ class Discord(Platform):
         return True
 
     def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
-        if json_object(body).get("type") == PING:
+        kind = json_object(body).get("type")
+        if kind == PING:
             return web.json_response({"type": PING})
+        if kind == COMPLETION:
+            return web.json_response({"type": CHOICES, "data": {"choices": []}})
         line = outcomes[0].line if outcomes else "rlproxy: I know `/rl` and my own buttons, not this."
         return web.json_response({"type": SAY, "data": {"content": line[:2000], "flags": ONLY_THEM}})
 

@@ -42,7 +42,11 @@ FATAL: Final = {
     4014: "an intent was not granted; see the Bot page of the application",
 }
 NO_RESUME: Final = (1000, 1001, 4007, 4009)  # after these a session is over
-_KINDS: Final[dict[str, EventKind]] = {"MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction"}
+_KINDS: Final[dict[str, EventKind]] = {
+    "MESSAGE_REACTION_ADD": "reaction", "MESSAGE_REACTION_REMOVE": "retraction",
+    "MESSAGE_REACTION_REMOVE_ALL": "clearing", "MESSAGE_REACTION_REMOVE_EMOJI": "clearing",
+}  # fmt: skip
+SUPER: Final = " super"  # after the emoji, in a slot
 
 Listener = Callable[[PlatformEvent], object]
 
@@ -187,9 +191,14 @@ class Gateway:
 
 def reaction(kind: str, data: Any, event_id: str, now: float) -> PlatformEvent | None:
     """Read a MESSAGE_REACTION_…; it carries neither a time nor an id of its own."""
-    person, channel, message = name_at(data, "user_id"), name_at(data, "channel_id"), name_at(data, "message_id")
-    emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id")  # a custom one that was deleted has no name
-    if kind not in _KINDS or not (person and channel and message and emoji):
-        return None
+    channel, message, meaning = name_at(data, "channel_id"), name_at(data, "message_id"), _KINDS.get(kind)
+    emoji = name_at(data, "emoji", "name") or name_at(data, "emoji", "id") or ""  # a deleted custom one has no name
     slot = name_at(data, "emoji", "id") or emoji
-    return PlatformEvent("discord", event_id, person, channel, message, _KINDS[kind], emoji, now, slot=slot)
+    if meaning == "clearing" and channel and message and (emoji or kind.endswith("ALL")):
+        return PlatformEvent("discord", event_id, "", channel, message, meaning, "", now, slot=slot)
+    person = name_at(data, "user_id")
+    if meaning is None or meaning == "clearing" or not (person and channel and message and emoji):
+        return None
+    if value_at(data, "burst") is True:  # one may have a super reaction beside a plain one
+        slot += SUPER
+    return PlatformEvent("discord", event_id, person, channel, message, meaning, emoji, now, slot=slot)

@@ -80,7 +80,8 @@ class Dispatch:
     async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
         section: PlatformSection = getattr(self._settings, route)
-        take = {"command": self._command, "answer": self._answer_shown}.get(event.kind, self._reaction)
+        by_kind = {"command": self._command, "answer": self._answer_shown, "clearing": self._cleared}
+        take = by_kind.get(event.kind, self._reaction)
         try:
             outcome = await (
                 self._undone(event) if event.kind == "retraction" and event.undoes else take(section, event)
@@ -132,6 +133,8 @@ class Dispatch:
         """The platform let somebody take an event back: what hangs on that goes, a reaction's or a command's rating."""
         try:
             if (reaction := await self._store.reactions.of_event(event.platform, event.undoes)) is not None:
+                if reaction.message.rpartition(" ")[0] != event.channel:  # whoever may redact there may not here
+                    return EventDone(event, "ignored", 200, _LINES["nothing"])
                 time_of_both = max(event.happened_at, reaction.timestamp)  # two clocks may have made them
                 reacted = await self._feedback.react(
                     replace(reaction, event_id=event.event_id, value=None, timestamp=time_of_both)
@@ -145,6 +148,25 @@ class Dispatch:
         except ProxyError as error:
             return _refused(event, error)
         return EventDone(event, "ignored", 200, _LINES["nothing"])
+
+    async def _cleared(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
+        """Everybody's reactions on a message are gone, those of a slot or all: as if each person had removed theirs."""
+        results = []
+        for reaction in await self._store.reactions.of_message(event.platform, f"{event.channel} {event.message_id}"):
+            if event.slot not in ("", reaction.emoji, reaction.emoji.partition(" ")[0]):
+                continue
+            removal = replace(
+                reaction,
+                event_id=f"{event.event_id} {reaction.rater} {reaction.emoji}",
+                value=None,
+                timestamp=max(event.happened_at, reaction.timestamp),
+            )
+            try:
+                results.append((await self._feedback.react(removal)).result)
+            except ProxyError as error:
+                return _refused(event, error)
+        result = "retracted" if "retracted" in results else "ignored"
+        return EventDone(event, result, 200, _LINES["retracted" if result == "retracted" else "nothing"])
 
     async def _answer_shown(self, _: PlatformSection, event: PlatformEvent) -> EventDone:
         """A message says by itself which completion it shows."""

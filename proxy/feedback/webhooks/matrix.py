@@ -16,6 +16,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from config.webhooks import MatrixSection
+from proxy.core.errors import TooLarge
 from proxy.feedback.webhooks.base import (
     MOST_TEXT,
     EventDone,
@@ -30,6 +31,7 @@ from proxy.feedback.webhooks.base import (
     value_at,
 )
 
+MOST_EVENTS: Final = 10_000  # of a transaction; Synapse sends a hundred
 COMPLETION, PERSON = "org.rlproxy.completion", "org.rlproxy.person"  # members of an answer's content
 # Many clients keep lines with a slash for themselves.
 _COMMAND: Final = re.compile(r"(?:[/!]rl(?=\s|$)|rl:)(?P<rest>.*)", re.DOTALL)
@@ -50,8 +52,11 @@ class Matrix(Platform):
 
     def verify(self, headers: Mapping[str, str], body: bytes, now: float) -> tuple[PlatformEvent, ...]:
         self.check(headers)
-        events = json_object(body).get("events")
-        parsed = (self._event(event, now) for event in (events if isinstance(events, list) else ()))
+        value = json_object(body).get("events")
+        events = value if isinstance(value, list) else []
+        if len(events) > MOST_EVENTS:
+            raise TooLarge(f"A transaction has at most {MOST_EVENTS} events; nothing of it was taken.")
+        parsed = (self._event(event, now) for event in events)
         return tuple(event for event in parsed if event is not None)
 
     def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:

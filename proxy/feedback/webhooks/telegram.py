@@ -32,6 +32,8 @@ _COMMAND: Final = re.compile(r"/rl(?:@\w{1,64})?(?:\s+(?P<rest>.*))?", re.DOTALL
 # that nobody knows who wrote: sent in the name of a chat, as anonymous admins do, who all are one user then.
 _NOT_TYPED: Final = ("forward_origin", "forward_date", "via_bot", "sender_chat")
 
+NO_MESSAGE: Final = "0"  # the id of no message
+
 
 class Telegram(Platform):
     name = "telegram"
@@ -52,11 +54,14 @@ class Telegram(Platform):
         if not outcomes or outcomes[0].event.kind != "command":
             return super().answer(body, outcomes)
         message = value_at(json_object(body), "message")
+        # Outside of a forum's topics that id is one of a chain of replies, and refused.
+        topic = value_at(message, "message_thread_id") if value_at(message, "is_topic_message") is True else None
         return web.json_response({
             "method": "sendMessage",
             "chat_id": value_at(message, "chat", "id"),
             "text": outcomes[0].line,
             "reply_parameters": {"message_id": value_at(message, "message_id"), "allow_sending_without_reply": True},
+            **({"message_thread_id": topic} if topic is not None else {}),
         })  # fmt: skip
 
 
@@ -68,12 +73,18 @@ def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     """Emoji that the person has on the message from now on: all of it, so nothing of it depends on what came before."""
     reaction = value_at(update, "message_reaction")
     person, chat = name_at(reaction, "user", "id"), name_at(reaction, "chat", "id")  # no user: an anonymous admin
-    message, time = name_at(reaction, "message_id"), seconds_at(reaction, "date")
-    present = value_at(reaction, "new_reaction")
-    if not (person and chat and message and time is not None and isinstance(present, list)):
+    message, date = name_at(reaction, "message_id"), seconds_at(reaction, "date")
+    present = value_at(reaction, "new_reaction") or []  # python-telegram-bot leaves an empty list out
+    if not (person and chat and message and date is not None and isinstance(present, list)):
         return None
+    time = date + _place_in_second(id)
     emoji = " ".join(name for item in present if (name := name_at(item, "emoji") or name_at(item, "custom_emoji_id")))
     return PlatformEvent("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, time)
+
+
+def _place_in_second(id: str) -> float:
+    """Dates are whole seconds, and updates come by several connections: within a second, ids count up."""
+    return int(id) % 1_000_000 / 1e6 if id.isascii() and id.isdecimal() else 0.0
 
 
 def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
@@ -85,15 +96,20 @@ def _command(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     person, chat = name_at(message, "from", "id"), name_at(message, "chat", "id")
     if not (text and person and chat and time is not None) or (command := _COMMAND.fullmatch(text.strip())) is None:
         return None
-    original = value_at(message, "reply_to_message")
+    original, channel = value_at(message, "reply_to_message"), chat
+    rated_message = name_at(original, "message_id")
+    if (elsewhere := value_at(message, "external_reply") or value_at(message, "reply_to_story")) is not None:
+        # Not the newest answer here: the person has pointed at another chat, whose message may be hidden.
+        channel = name_at(elsewhere, "chat", "id") or chat
+        rated_message = name_at(elsewhere, "message_id") or NO_MESSAGE
     message_text = text_at(original, "text") or text_at(original, "caption")
     arguments = command["rest"] or ""
     return PlatformEvent(
         "telegram",
         id,
         person,
-        chat,
-        name_at(original, "message_id"),
+        channel,
+        rated_message,
         "command",
         arguments,
         time,

@@ -43,25 +43,26 @@ class WhatsApp(Platform):
         signed = hmac.new(self._secret, body, hashlib.sha256).hexdigest()
         if not signatures_match(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
-        return tuple(event for message in _messages(json_object(body)) if (event := _reaction(message)) is not None)
+        messages = _messages(json_object(body))
+        return tuple(event for message, user in messages if (event := _reaction(message, user)) is not None)
 
 
 def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> WhatsApp:
     return WhatsApp(key, secrets("verify_token"))
 
 
-def _messages(body: dict[str, Any]) -> Iterator[Any]:
+def _messages(body: dict[str, Any]) -> Iterator[tuple[Any, str | None]]:
+    """Each message, and the user id of its contact, for who has a user name instead of a number to show."""
     for entry in _list(body.get("entry")):
         for change in _list(value_at(entry, "changes")):
-            yield from _list(value_at(change, "value", "messages"))
+            contacts = _list(value_at(change, "value", "contacts"))
+            user = name_at(contacts[0], "user_id") if len(contacts) == 1 else None
+            yield from ((message, user) for message in _list(value_at(change, "value", "messages")))
 
 
-def _reaction(message: Any) -> PlatformEvent | None:
-    id, person, rated_message = (
-        name_at(message, "id"),
-        name_at(message, "from"),
-        name_at(message, "reaction", "message_id"),
-    )
+def _reaction(message: Any, user: str | None) -> PlatformEvent | None:
+    id, person = name_at(message, "id"), name_at(message, "from") or user
+    rated_message = name_at(message, "reaction", "message_id")
     time = seconds_at(message, "timestamp")
     if value_at(message, "type") != "reaction" or not (id and person and rated_message and time is not None):
         return None

@@ -19,12 +19,14 @@ from proxy.core.errors import BadRequest, ProxyError
 from proxy.feedback.ratings import Feedback
 from proxy.training.training import Training
 from proxy.versions.services import Services
+from proxy.web.explanation import Explanations
 from proxy.web.forgetting import Forgetter
 from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import CompletionPage
 from proxy.web.pages.data import DataPage
 from proxy.web.pages.episodes import EpisodesPage
+from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.inbox import InboxPage
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
@@ -51,6 +53,7 @@ class Pages:
         forgetter: Forgetter,
         retention: Retention,
         lessons: LessonRoutes,
+        explanations: Explanations,
     ) -> None:
         settings, store, keys = services.settings, services.store, services.keys
         self.visits = Visits(settings.server, keys)
@@ -58,8 +61,9 @@ class Pages:
         self.inbox = InboxPage(view, store, feedback, status, training.judging)
         self.progress = ProgressPage(view, store, training, status)
         self.episodes = EpisodesPage(view, store, status)
-        self.versions = VersionsPage(view, store, training.live_version, training.acts)
-        self.completion = CompletionPage(view, store, services.health.cut)
+        self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
+        self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment)
+        self.completion = CompletionPage(view, store, services.health.cut, explanations)
         self.compare = ComparePage(view, store, training.live_version, feedback, keys)
         self.data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self.sign_in = SignIn(view, self.visits)

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from proxy.conversation.cut_prompts import CutPrompts, cut_reason
 from proxy.core.errors import NotFound
+from proxy.web.explanation import Explanations
 from proxy.web.pages.view import VISITOR, View
 from store.learning.lessons import CommentLesson
 from store.store import Store
@@ -25,15 +26,17 @@ def state(lesson: CommentLesson) -> str:
 
 
 class CompletionPage:
-    def __init__(self, view: View, store: Store, cut: CutPrompts) -> None:
+    def __init__(self, view: View, store: Store, cut: CutPrompts, explanations: Explanations) -> None:
         self._view = view
         self._store = store
         self._cut = cut
+        self._explanations = explanations
 
     async def page(self, request: web.Request) -> web.Response:
         completion = await self._store.completions.get(request.match_info["id"])
         row = await self._store.inbox.get(request.match_info["id"])
         if completion is None or row is None:
+            await self._explanations.explain(request.match_info["id"])  # one that was forgotten is told apart
             raise NotFound("This completion is not here any more.", param="id")
         siblings = await self._store.inbox.siblings(row.prompt_hash) if row.prompt_hash else []
         request_json = orjson.loads(completion.new.request) if completion.new.request else {}
@@ -52,7 +55,7 @@ class CompletionPage:
             end=end,
             history=await self._store.ratings.history(row.id),
             signals=await self._store.signals.of(row.id),
-            runs=await self._store.samples.runs_of(row.id),
+            explanation=await self._explanations.explain(row.id),
             siblings=[s for s in siblings if s.id != row.id],
             request_body=orjson.dumps(request_json, option=orjson.OPT_INDENT_2).decode(),
             lessons=await self._lessons(row.id),

@@ -1,4 +1,4 @@
-"""The plots of ratings, versions and runs, for the page and for `rlproxy report`.
+"""The plots of ratings, versions and runs, for the page and its file.
 
 Owns which numbers are drawn, and the words for who does not see a plot. Not here: geometry and ticks (svg), colours
 (the stylesheet).
@@ -32,7 +32,6 @@ class RatedSpan(NamedTuple):
 class PlottedVersion(NamedTuple):
     version: int
     created_at: float
-    base_nll: Any = None  # as its gate measured it
 
 
 def share(span_s: float, spans: Sequence[RatedSpan], versions: Sequence[PlottedVersion]) -> Markup | None:
@@ -78,16 +77,6 @@ def _over_time(
     return plot
 
 
-def base_nll(versions: Iterable[PlottedVersion]) -> Markup | None:
-    """By version, lowest first."""
-    points = [(float(plotted.version), float(plotted.base_nll)) for plotted in versions if _is_number(plotted.base_nll)]
-    if len(points) < 2:
-        return None
-    low, high = min(0.0, *(y for _, y in points)), max(0.3, *(y for _, y in points))
-    label = "Base NLL of each version, as the gate measured it"
-    return _curve(label, points, (low, high), [(t, plain(t)) for t in ticks(low, high)], "v", 170)
-
-
 def curves(run: int, steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Markup]]:
     """The title and the plot of each figure that the steps of a run tell."""
     for name, title in CURVES.items():
@@ -97,18 +86,12 @@ def curves(run: int, steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         ys = [y for _, y in points]
         low, high = (0.0, 1.0) if name == "acceptance" else (min(0.0, *ys), max(0.0, *ys))
         label = f"{title}, run {run}: from {plain(ys[0])} to {plain(ys[-1])} in {len(points)} steps"
-        yield title, _curve(label, points, (low, high), [(t, plain(t)) for t in ticks(low, high, 3)], "", 130)
-
-
-def _curve(
-    label: str, points: Sequence[tuple[float, float]], y: tuple[float, float], levels: Iterable[tuple[float, str]],
-    letter: str, height: int,
-) -> Markup:  # fmt: skip
-    plot = Plot(label, (points[0][0], points[-1][0]), y, height=height)
-    plot.axes([(x, f"{letter}{x:.0f}") for x, _ in points[:: -(-len(points) // LABELS)]], levels)
-    plot.line(points)
-    plot.dots(points, titles=[f"{letter}{x:.0f}: {plain(value)}" for x, value in points])
-    return plot.drawn()
+        plot = Plot(label, (points[0][0], points[-1][0]), (low, high), height=130)
+        levels = [(tick, plain(tick)) for tick in ticks(low, high, 3)]
+        plot.axes([(x, f"{x:.0f}") for x, _ in points[:: -(-len(points) // LABELS)]], levels)
+        plot.line(points)
+        plot.dots(points, titles=[f"{x:.0f}: {plain(value)}" for x, value in points])
+        yield title, plot.drawn()
 
 
 def _is_number(value: Any) -> bool:

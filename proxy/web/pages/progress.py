@@ -23,12 +23,14 @@ from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json
+from store.copies.read_only import ReadOnlyStore
 from store.store import Store
 
 DAY: Final = 86400
 DAYS: Final = 90
-HOUR: Final = 3600
 HOURLY_DAYS: Final = 3  # days with ratings, below which the plots are by hour
+WEEKLY_DAYS: Final = 200  # from which they are by week
+SPANS_S: Final = {"hour": 3600.0, "day": float(DAY), "week": 7.0 * DAY}
 OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
@@ -46,7 +48,7 @@ class ProgressPage:
         return self._view.page(
             request,
             "progress.html",
-            shares=await self._shares(),
+            shares=await version_shares(self._store),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             judge=await self._judging.report(),
             episodes=await self._status.episodes(),
@@ -72,22 +74,11 @@ class ProgressPage:
 
     async def _plots(self) -> dict[str, Any]:
         """Plots of the ratings of 90 days, and of the run under way, else of the last one."""
-        now = time.time()
-        offset = float(time.localtime(now).tm_gmtoff)
-        days = await self._store.stats.days(now - DAYS * DAY, offset)
-        is_new = len(days) < HOURLY_DAYS
-        if is_new:
-            days = await self._store.stats.days(now - DAYS * DAY, offset, HOUR)
-        span_s = HOUR if is_new else DAY
-        spans = [plots.RatedSpan(day.starts_at, day.good, day.bad) for day in days]
-        versions = [plots.PlottedVersion(a.version, a.created_at) for a in await self._store.versions.all()]
         under_way = self._supervisor.state.run
         run = under_way or next(iter(await self._store.runs.recent(limit=1)), None)
         progress_lines = await asyncio.to_thread(run_folder.progress, Path(run.folder)) if run else []
         return {
-            "unit": "hour" if is_new else "day",
-            "share_plot": plots.share(span_s, spans, versions),
-            "count_plot": plots.counts(span_s, spans, versions),
+            **await rating_plots(self._store, time.time() - DAYS * DAY),
             "curves": list(plots.curves(run.id, run_folder.steps(progress_lines))) if run else [],
             "under_way": under_way is not None,
         }
@@ -108,19 +99,37 @@ class ProgressPage:
             "needed": needed,
         }
 
-    async def _shares(self) -> list[dict[str, Any]]:
-        """For each version, how many of its rated answers people found good, with 95 % bounds."""
-        shares = []
-        for verdicts in await self._store.stats.verdicts():
-            interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
-            if interval is not None:
-                shares.append(
-                    {
-                        "version": verdicts.version,
-                        "name": version_in_words(verdicts.version),
-                        "good": verdicts.good,
-                        "rated": verdicts.good + verdicts.bad,
-                        **interval._asdict(),
-                    }
-                )
-        return shares
+
+async def rating_plots(store: Store | ReadOnlyStore, since: float) -> dict[str, Any]:
+    """The plots of the ratings since then: by day, and by hour or week where days would not make a curve."""
+    offset = float(time.localtime().tm_gmtoff)
+    days = await store.stats.days(since, offset)
+    unit = "hour" if len(days) < HOURLY_DAYS else "day" if len(days) < WEEKLY_DAYS else "week"
+    span_s = SPANS_S[unit]
+    if unit != "day":
+        days = await store.stats.days(since, offset, span_s)
+    spans = [plots.RatedSpan(day.starts_at, day.good, day.bad) for day in days]
+    versions = [plots.PlottedVersion(a.version, a.created_at) for a in await store.versions.all()]
+    return {
+        "unit": unit,
+        "share_plot": plots.share(span_s, spans, versions),
+        "count_plot": plots.counts(span_s, spans, versions),
+    }
+
+
+async def version_shares(store: Store | ReadOnlyStore) -> list[dict[str, Any]]:
+    """For each version, how many of its rated answers people found good, with 95 % bounds."""
+    shares = []
+    for verdicts in await store.stats.verdicts():
+        interval = wilson(verdicts.good, verdicts.good + verdicts.bad)
+        if interval is not None:
+            shares.append(
+                {
+                    "version": verdicts.version,
+                    "name": version_in_words(verdicts.version),
+                    "good": verdicts.good,
+                    "rated": verdicts.good + verdicts.bad,
+                    **interval._asdict(),
+                }
+            )
+    return shares

@@ -24,6 +24,7 @@ from proxy.access.keys import Keys, Principal, same
 from proxy.access.security import GUEST, HEAD
 from proxy.core.errors import Forbidden
 from proxy.feedback.ratings import OWNER
+from store.file.meta import PAGE_SECRET
 from store.records import Role
 from store.store import Store
 
@@ -31,7 +32,6 @@ COOKIE: Final = "rl_page"
 TOKEN_HEADER: Final = "x-rl-token"  # noqa: S105  a header's name
 TOKEN_FIELD: Final = "token"  # noqa: S105  a field's name
 STAYS_S: Final = 30 * 86400
-SECRET: Final = "page_secret"  # noqa: S105  the meta key
 OPEN: Final = "open"  # in a cookie: from before there were keys, and worth nothing once there are
 # What a cookie has instead of a key's id: the role of a fixed key, or none.
 _FIXED: Final = {"admin": Principal("admin"), "rate": Principal("rate"), GUEST: Principal(GUEST)}
@@ -64,10 +64,10 @@ class Visits:
         return self._keys.needed or self._settings.admin_key is not None
 
     async def start(self, store: Store) -> None:
-        """The same secret after a restart: open pages stay signed in and go on."""
-        stored_secret = await store.meta.get(SECRET)
+        """The same secret after a restart: open pages stay signed in and go on. No backup has it."""
+        stored_secret = await store.meta.get(PAGE_SECRET)
         if stored_secret is None:
-            await store.meta.set(SECRET, stored_secret := secrets.token_hex(32))
+            await store.meta.set(PAGE_SECRET, stored_secret := secrets.token_hex(32))
         keys = [k.get_secret_value() for k in (self._settings.api_key, self._settings.admin_key) if k]
         self._secret = hashlib.sha256(
             "\0".join([str(stored_secret), *keys]).encode()

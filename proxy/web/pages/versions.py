@@ -6,7 +6,7 @@ Owns two views. Not here: moving the live pointer (live_version), what a run was
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiohttp import web
@@ -16,9 +16,11 @@ from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.what_changed import ChangesBody, PairBody, changes_body, pair_body, shown_pairs
+from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
+from store.copies.read_only import ReadOnlyStore
 from store.records import BASE, Adapter, CompletionSummary, Pointer, Rating
 from store.store import Store
 
@@ -31,6 +33,7 @@ class Node(NamedTuple):
     share: Any  # of its rated answers that people found good
     changes: ChangesBody | None
     pairs: list[PairBody]  # shown of the live version alone; each has them on its own page
+    samples: Sequence[TrainedSample] = ()  # in a report, which has no page of its own for each
 
 
 class TrainedSample(NamedTuple):
@@ -43,14 +46,17 @@ class TrainedSample(NamedTuple):
 
 
 class VersionsPage:
-    def __init__(self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs) -> None:
+    def __init__(
+        self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs, experiment: ExperimentPanel
+    ) -> None:
         self._view = view
         self._store = store
         self._live_version = live_version
         self._acts = acts
+        self._experiment = experiment
 
     async def page(self, request: web.Request) -> web.Response:
-        return self._view.page(request, "versions.html", **await self._all())
+        return self._view.page(request, "versions.html", **await self._all(), **await self._experiment.values())
 
     async def lineage(self, request: web.Request) -> web.Response:
         """The list alone."""
@@ -69,24 +75,10 @@ class VersionsPage:
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
-        adapters, pointer = await self._store.versions.all(), self._live_version.pointer
-        verdicts = {v.version: v for v in await self._store.stats.verdicts()}
-        live = pointer.live
-        live_pairs = [pair_body(pair) for pair in await shown_pairs(self._store, live)]
-        depth = {BASE: 0}
-        for adapter in adapters:  # a parent has the lower number
-            depth[adapter.version] = depth.get(adapter.parent, 0) + 1
-        shares = {n: wilson(v.good, v.good + v.bad) for n, v in verdicts.items()}
-        return {
-            "nodes": [
-                Node(
-                    a, depth[a.version], shares.get(a.version), changes_body(a), live_pairs if a.version == live else []
-                )
-                for a in reversed(adapters)
-            ],
-            "base_share": shares.get(BASE),
-            "verdicts": verdicts,
-            "pointer": pointer,
+        pointer = self._live_version.pointer
+        values = await lineage_values(self._store, pointer, [pointer.live])
+        adapters = [node.adapter for node in reversed(values["nodes"])]
+        return values | {
             "can_roll_back": can_roll_back(pointer, adapters),
             "choices": [BASE, *(a.version for a in adapters if not a.is_deleted)],
         }
@@ -103,8 +95,7 @@ class VersionsPage:
             raise NotFound(f"There is no version {version_text}.", param="version")
         run = await self._store.runs.get(adapter.run_id) if adapter.run_id else None
         run_account = await account(self._store, run) if run else None
-        samples = [await self._sample(outcome) for outcome in run_account["account"]] if run_account else []
-        samples.sort(key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
+        samples = await trained_samples(self._store, run_account["account"]) if run_account else []
         return self._view.page(
             request,
             "version.html",
@@ -117,13 +108,35 @@ class VersionsPage:
             pointer=self._live_version.pointer,
         )
 
-    async def _sample(self, outcome: dict[str, Any]) -> TrainedSample:
-        rating = await self._store.ratings.get(outcome["rating"])
-        row = await self._store.inbox.get(outcome["completion"]) if outcome["completion"] else None
-        whole = await self._store.completions.get(row.id) if row else None
+
+async def lineage_values(
+    store: Store | ReadOnlyStore, pointer: Pointer, illustrated: Collection[int]
+) -> dict[str, Any]:
+    """Read the list of versions; the `illustrated` ones with prompts that they and their parents answered."""
+    adapters = await store.versions.all()
+    verdicts = {v.version: v for v in await store.stats.verdicts()}
+    shares = {n: wilson(v.good, v.good + v.bad) for n, v in verdicts.items()}
+    depth, nodes = {BASE: 0}, list[Node]()
+    for adapter in adapters:  # a parent has the lower number
+        version = adapter.version
+        depth[version] = depth.get(adapter.parent, 0) + 1
+        pairs = await shown_pairs(store, version) if version in illustrated else []
+        changes, pair_bodies = changes_body(adapter), [pair_body(pair) for pair in pairs]
+        nodes.insert(0, Node(adapter, depth[version], shares.get(version), changes, pair_bodies))
+    return {"nodes": nodes, "base_share": shares.get(BASE), "verdicts": verdicts, "pointer": pointer}
+
+
+async def trained_samples(store: Store | ReadOnlyStore, outcomes: Iterable[dict[str, Any]]) -> list[TrainedSample]:
+    """Read what a run was made of; what trained stands first."""
+    samples = []
+    for outcome in outcomes:
+        rating = await store.ratings.get(outcome["rating"])
+        row = await store.inbox.get(outcome["completion"]) if outcome["completion"] else None
+        whole = await store.completions.get(row.id) if row else None
         logprobs = whole.end.logprobs if whole and whole.end else None
         surprise = -sum(logprobs) / len(logprobs) if logprobs else None
-        return TrainedSample(outcome, rating, row, surprise)
+        samples.append(TrainedSample(outcome, rating, row, surprise))
+    return sorted(samples, key=lambda s: (not s.outcome.get("used"), s.row.seq if s.row else 0))
 
 
 def can_roll_back(pointer: Pointer, adapters: Iterable[Adapter]) -> bool:

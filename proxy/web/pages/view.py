@@ -51,7 +51,7 @@ class View:
     @cached_property
     def _env(self) -> Environment:
         env = environment()
-        env.globals["asset"] = self.assets.address
+        env.globals |= {"asset": self.assets.address, "interactive": True}
         return env
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
@@ -90,12 +90,12 @@ def html(text: str, status: int = 200) -> web.Response:
     return web.Response(status=status, text=text, content_type="text/html")
 
 
-def environment(*folders: Path) -> Environment:
-    """With the page's templates and those in `folders`."""
+def environment() -> Environment:
+    """The page's templates, without their globals: `interactive` where what they draw links, acts and is renewed."""
     import jinja2  # with the first page, not with every start
 
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([*folders, FOLDER / "templates"]),
+        loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -69,7 +69,7 @@ class FakeGateway:
             self._session += 1
             self.log = []
             self._ws = ws
-            await self._dispatch("READY", {"session_id": f"session-{self._session}", "resume_gateway_url": self.url})
+            await self.dispatch("READY", {"session_id": f"session-{self._session}", "resume_gateway_url": self.url})
             self.connected.set()
         elif op == 6:
             if data["session_id"] != f"session-{self._session}":
@@ -79,20 +79,29 @@ class FakeGateway:
             for event in self.log:
                 if event["s"] > data["seq"]:
                     await ws.send_json(event)
-            await self._dispatch("RESUMED", {})
+            await self.dispatch("RESUMED", {})
             self.connected.set()
 
-    async def _dispatch(self, kind: str, data: Any) -> None:
+    async def dispatch(self, kind: str, data: Any) -> None:
         event = {"op": 0, "d": data, "s": len(self.log) + 1, "t": kind}
         self.log.append(event)
         if self._ws is not None and not self._ws.closed:
             await self._ws.send_json(event)
 
-    async def react(self, emoji: str, *, person: str = "70", message: str = "80", removed: bool = False) -> None:
+    async def react(
+        self, emoji: str, *, person: str = "70", message: str = "80", removed: bool = False, burst: bool = False
+    ) -> None:
         kind = "MESSAGE_REACTION_REMOVE" if removed else "MESSAGE_REACTION_ADD"
-        await self._dispatch(
-            kind, {"user_id": person, "channel_id": "60", "message_id": message, "emoji": {"id": None, "name": emoji}}
-        )
+        place = {"channel_id": "60", "message_id": message, "burst": burst, "type": int(burst)}
+        await self.dispatch(kind, {"user_id": person, "emoji": {"id": None, "name": emoji}, **place})
+
+    async def clear(self, emoji: str | None = None, *, message: str = "80") -> None:
+        """A moderator takes everybody's reactions of an emoji away, or all."""
+        place: dict[str, Any] = {"channel_id": "60", "message_id": message}
+        if emoji is None:
+            await self.dispatch("MESSAGE_REACTION_REMOVE_ALL", place)
+        else:
+            await self.dispatch("MESSAGE_REACTION_REMOVE_EMOJI", {"emoji": {"id": None, "name": emoji}, **place})
 
     async def say(self, op: int, data: Any = None) -> None:
         assert self._ws is not None

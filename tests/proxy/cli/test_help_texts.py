@@ -30,6 +30,7 @@ COMMANDS: dict[str, Any] = dict(commands_of(GROUP))
 NO_JSON = {
     "serve": "it runs until it is told to stop",
     "chat": "it is for a person at a terminal; programs have /v1/chat/completions",
+    "report": "it writes a page; adapters, runs and export have its figures as JSON",
     "service logs": "it passes on what the service manager prints",
 }
 # What needs no running proxy, and what these end with where there is none and nothing else either.

@@ -231,6 +231,8 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     await ask("post", "/rl/judge/accept", 200)
     runs = await ask("get", "/rl/runs", 200)
     await ask("get", f"/rl/runs/{runs['data'][0]['id']}", 200, "/rl/runs/{id}")
+    await ask("get", f"/rl/why/{ids[0]}", 200, "/rl/why/{id}")
+    await ask("get", "/rl/why/none", 404, "/rl/why/{id}")
     await ask("post", "/rl/promote/base", 200, "/rl/promote/{version}")
     await ask("post", "/rl/experiments", 201, json={"version": 1})
     await ask("post", "/rl/experiments", 400, json={"version": "v1"})

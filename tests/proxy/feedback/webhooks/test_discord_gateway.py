@@ -54,6 +54,12 @@ async def rated(chats: Chats, id: str, wanted: dict[str, float]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_counted(chats: Chats, result: str, count: int) -> None:
+    async with asyncio.timeout(20):
+        while await chats.counted("discord", result) < count:
+            await asyncio.sleep(0.01)
+
+
 async def ready(chats: Listening) -> str:
     await chats.proxy.start()
     id = await chats.completion()
@@ -75,6 +81,39 @@ async def test_reactions_rate_change_and_are_taken_back(listening: Listening) ->
     await listening.gateway.react("👍", removed=True)
     await rated(listening, id, {})
     assert await listening.counted("discord", "stranger") == 1
+
+
+async def test_a_super_reaction_is_another_one_beside_the_plain(listening: Listening) -> None:
+    id = await ready(listening)
+    await listening.gateway.react("👍")
+    await rated(listening, id, {"ann": 1.0})
+    await listening.gateway.react("👍", burst=True)
+    await listening.gateway.react("👍", burst=True, removed=True)
+    await until_counted(listening, "same", 2)
+    assert await listening.values(id) == {"ann": 1.0}
+    await listening.gateway.react("👍", removed=True)
+    await rated(listening, id, {})
+
+
+@pytest.mark.parametrize(("emoji", "left"), [(None, {}), ("👍", {"bob": -1.0}), ("🎉", {"ann": 1.0, "bob": -1.0})])
+async def test_a_moderator_takes_reactions_away(
+    listening: Listening, emoji: str | None, left: dict[str, float]
+) -> None:
+    listening.proxy.flags["webhooks.discord.raters"] = {"70": "ann", "71": "bob"}
+    id = await ready(listening)
+    other = await listening.completion("other")
+    await listening.link("discord", "60", "81", other)
+    await listening.gateway.react("👍", message="81")
+    await listening.gateway.react("👍")
+    await listening.gateway.react("👎", person="71")
+    await rated(listening, id, {"ann": 1.0, "bob": -1.0})
+    await rated(listening, other, {"ann": 1.0})
+    await listening.gateway.clear(emoji)
+    await until_counted(listening, "ignored" if emoji == "🎉" else "retracted", 1)
+    assert await listening.values(id) == left
+    assert await listening.values(other) == {"ann": 1.0}
+    await listening.gateway.react("🔥")
+    await rated(listening, id, left | {"ann": 1.0})
 
 
 async def test_a_message_without_a_link_is_known_by_its_text(listening: Listening) -> None:
@@ -169,9 +208,13 @@ anything = st.recursive(
 )
 
 
-@given(st.sampled_from(["MESSAGE_REACTION_ADD", "MESSAGE_REACTION_REMOVE", "TYPING_START"]), st.data())
+REACTIONS = [f"MESSAGE_REACTION_{what}" for what in ("ADD", "REMOVE", "REMOVE_ALL", "REMOVE_EMOJI")]
+
+
+@given(st.sampled_from([*REACTIONS, "TYPING_START"]), st.data())
 def test_any_event_is_a_reaction_or_none(kind: str, data: st.DataObject) -> None:
     good: dict[str, Any] = {"user_id": "1", "channel_id": "2", "message_id": "3", "emoji": {"id": None, "name": "👍"}}
     good[data.draw(st.sampled_from(sorted(good)))] = data.draw(anything)
     found = reaction(kind, good, "s.1", 5.0)
-    assert found is None or (found.platform == "discord" and found.text and kind != "TYPING_START")
+    assert found is None or (found.platform == "discord" and kind != "TYPING_START")
+    assert found is None or found.text or (found.kind == "clearing" and (found.slot or kind.endswith("ALL")))

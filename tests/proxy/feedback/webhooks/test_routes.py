@@ -306,6 +306,32 @@ async def test_telegram_commands_are_answered_in_the_chat(chats: Chats) -> None:
     assert (stored.correction, stored.source, stored.source_event_id) == ("a better text", "telegram", "2")
 
 
+async def test_telegram_in_a_topic_is_answered_in_the_topic(chats: Chats) -> None:
+    await chats.completion("two", session="telegram:-100")
+    for topic, marks in ((9, {"is_topic_message": True, "message_thread_id": 9}), (None, {"message_thread_id": 9})):
+        update = signing.telegram_message("/rl good", id=topic or 1)
+        update["message"] |= marks
+        _, body = await chats.send("telegram", update)
+        assert "rated good" in body["text"] and body.get("message_thread_id") == topic
+
+
+async def test_telegram_updates_of_one_second_may_come_in_any_order(chats: Chats) -> None:
+    id = await chats.completion()
+    await chats.link("telegram", "-100", "42", id)
+    for update, emoji in ((12, "👎"), (11, "👍")):
+        await chats.send("telegram", signing.telegram_reaction(emoji, id=update))
+    assert await chats.values(id) == {"ann": -1.0}
+
+
+async def test_a_telegram_reply_to_another_chat_does_not_rate_the_newest_here(chats: Chats) -> None:
+    id = await chats.completion("two", session="telegram:-100")
+    update = signing.telegram_message("/rl bad")
+    update["message"]["external_reply"] = {"origin": {"type": "hidden_user"}, "chat": {"id": -200}, "message_id": 3}
+    _, body = await chats.send("telegram", update)
+    assert "Nothing was rated" in body["text"] and body["chat_id"] == -100
+    assert await chats.values(id) == {}
+
+
 # Discord
 
 
@@ -321,6 +347,8 @@ async def test_discord_commands_and_buttons(chats: Chats) -> None:
     await chats.send("discord", signing.discord_button(f"rl:2:{other}", id="902", message="81"))
     assert await chats.values(other) == {"ann": -0.5}
     assert (await chats.send("discord", signing.discord_button("vote", id="903")))[1]["type"] == 4
+    typing = signing.discord_command("go", id="904") | {"type": 4}
+    assert (await chats.send("discord", typing))[1] == {"type": 8, "data": {"choices": []}}
 
 
 async def test_without_pynacl_discord_says_what_to_install(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

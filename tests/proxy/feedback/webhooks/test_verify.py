@@ -232,6 +232,14 @@ def test_slack_events() -> None:
     assert verified("slack", b"", command="/other", text="x", user_id="U1", channel_id="C1", trigger_id="1") == ()
 
 
+def test_slack_looks_at_the_certificate_without_a_signature() -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert ALL["slack"][0].verify(form, b"ssl_check=1&token=z26uFbvR1xHJEdHE1OQiO6t8", NOW) == ()
+    for headers, body in ((form, b"ssl_check=10"), ({}, b"ssl_check=1"), (form, b"text=ssl_check%3D1")):
+        with pytest.raises(Unauthorized):
+            ALL["slack"][0].verify(headers, body, NOW)
+
+
 def test_telegram_updates() -> None:
     (both,) = verified("telegram", signing.telegram_reaction("👍", "🔥"))
     assert (both.kind, both.text, both.slot, both.person, both.channel) == ("reaction", "👍 🔥", "", "7", "-100")
@@ -246,6 +254,34 @@ def test_telegram_updates() -> None:
     assert (reply.text, reply.message_id, reply.message_text) == ("", "42", "an answer")
     for text in ("/rlgood", "say /rl good", "/start"):
         assert verified("telegram", signing.telegram_message(text)) == ()
+
+
+def test_telegram_reactions_of_one_second_have_the_order_of_their_updates() -> None:
+    first, second = (verified("telegram", signing.telegram_reaction("👍", id=id))[0] for id in (41, 42))
+    assert NOW <= first.happened_at < second.happened_at < NOW + 1
+
+
+def test_telegram_without_a_list_of_reactions_has_none() -> None:
+    none = signing.telegram_reaction()
+    del none["message_reaction"]["new_reaction"]  # so python-telegram-bot's Update.to_json() writes an empty one
+    assert verified("telegram", none)[0].kind == "retraction"
+
+
+@pytest.mark.parametrize(
+    ("external", "channel", "message"),
+    [
+        ({"external_reply": {"chat": {"id": -200}, "message_id": 3}}, "-200", "3"),
+        ({"external_reply": {"origin": {"type": "hidden_user"}}}, "-100", "0"),
+        ({"reply_to_story": {"chat": {"id": 5}, "id": 9}}, "5", "0"),
+    ],
+)
+def test_a_telegram_reply_to_another_chat_is_not_about_this_one(
+    external: dict[str, Any], channel: str, message: str
+) -> None:
+    update = signing.telegram_message("/rl bad")
+    update["message"] |= external
+    (typed,) = verified("telegram", update)
+    assert (typed.channel, typed.message_id) == (channel, message)
 
 
 def test_discord_interactions() -> None:
@@ -263,6 +299,7 @@ def test_discord_interactions() -> None:
         "hi",
     )
     assert verified("discord", signing.discord_button("vote:good")) == ()
+    assert verified("discord", signing.discord_command("go") | {"type": 4}) == ()
 
 
 def test_whatsapp_batches() -> None:
@@ -272,6 +309,17 @@ def test_whatsapp_batches() -> None:
     text = signing.whatsapp_reaction("👍")
     text["entry"][0]["changes"][0]["value"]["messages"][0]["type"] = "text"
     assert verified("whatsapp", text) == ()
+
+
+def test_whatsapp_people_with_a_user_name_show_no_number() -> None:
+    batch = signing.whatsapp_reaction("👍")
+    value = batch["entry"][0]["changes"][0]["value"]
+    del value["messages"][0]["from"]
+    value["contacts"] = [{"profile": {"username": "ann"}, "user_id": "US.134"}]
+    (event,) = verified("whatsapp", batch)
+    assert (event.person, event.channel) == ("US.134", "US.134")
+    value["contacts"] *= 2  # whose reaction is it?
+    assert verified("whatsapp", batch) == ()
 
 
 def test_whatsapp_answers_the_subscription_only_to_who_knows_the_token() -> None:

@@ -13,6 +13,7 @@ from tests.proxy.web.pages.test_inbox import asked
 VIEWS = ("/", "/progress", "/episodes", "/versions", "/compare", "/data", "/login")
 ACTS = (
     "/page/completions/x/rate", "/page/completions/x/undo", "/page/training/pause", "/page/versions/rollback",
+    "/page/experiment/start", "/page/experiment/stop",
     "/page/compare", "/page/compare/pick", "/page/forget", "/page/retention", "/login", "/logout",
 )  # fmt: skip
 

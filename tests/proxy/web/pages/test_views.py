@@ -116,10 +116,10 @@ async def test_everything_known_of_a_completion(proxy: Proxy, visit: Visit) -> N
     page = await visit.get(f"/completions/{id}")
     for known in (id, "hi", "and more", "temperature 0.5", "fake@v1", "ann", "it was bad", "replaced", "it was good"):
         assert known in page, known
-    assert "No run has taken it." in page
+    assert "No run has taken it: it waits for the next run." in page
     first = (await proxy.get("/rl/completions?version=0&limit=1"))["data"][0]["id"]
     page = await visit.get(f"/completions/{first}")
-    assert "run 1 (done)" in page and '<a href="/versions/1">v1</a>' in page
+    assert "Run 1 " in page and "to train on" in page and '<a href="/versions/1">v1</a>' in page
 
 
 async def compared(proxy: Proxy, visit: Visit, **form: Any) -> list[str]:
