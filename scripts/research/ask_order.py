@@ -41,7 +41,7 @@ def curve(known: Labels, seed: int, *, informative: bool) -> list[tuple[int, flo
     rated, left = list(pool[:FIRST]), list(pool[FIRST:])
     found = []
     while True:
-        made = Labels(known.features[rated], known.length[rated], known.sign[rated], known.group[rated])
+        made = known.rows(np.array(rated))
         found.append((len(rated), critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest])))
         if len(rated) >= MOST or len(left) < EACH:
             return found
@@ -74,7 +74,7 @@ def main() -> None:
     group = np.array([zlib.crc32(one["prompt"].encode()) for one in said], np.int64)
     table: dict[str, Any] = {}
     for name, rate in tastes().items():
-        known = Labels(features, length, np.array([rate(one) for one in said]), group)
+        known = Labels(features, length, np.array([rate(one) for one in said]), group, np.zeros(len(said), int))
         both = [
             (a, b)
             for seed in range(asked.splits)

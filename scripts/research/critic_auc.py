@@ -55,7 +55,7 @@ def measured(known: Labels, count: int, splits: int, wrong: float) -> dict[str, 
         if len(set(known.sign[rest])) < 2 or len(set(known.sign[chosen])) < 2:
             continue
         told = np.where(rng.random(count) < wrong, -known.sign[chosen], known.sign[chosen])
-        made = Labels(known.features[chosen], known.length[chosen], told, known.group[chosen])
+        made = known.rows(chosen)._replace(sign=told)
         areas.append(critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest]))
         trusted += critic.evaluate(made, seed).trusted
     if not areas:
@@ -75,7 +75,7 @@ def main() -> None:
     random.seed(0)
     table: dict[str, Any] = {}
     for name, rate in tastes().items():
-        known = Labels(features, length, np.array([rate(one) for one in said]), group)
+        known = Labels(features, length, np.array([rate(one) for one in said]), group, np.zeros(len(said), int))
         table[name] = {"liked": float((known.sign > 0).mean())}
         for wrong in (0.0, 1 / 7):
             for count in COUNTS:

@@ -45,7 +45,7 @@ class Labels(NamedTuple):
     group: NDArray[np.int64]  # (R,) of one conversation the same
     run: NDArray[np.int64]  # (R,) which run took it; of the newest the largest
 
-    def rows(self, chosen: slice | NDArray[np.bool_]) -> Labels:
+    def rows(self, chosen: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Labels:
         features, length, sign, group, run = self
         return Labels(features[chosen], length[chosen], sign[chosen], group[chosen], run[chosen])
 

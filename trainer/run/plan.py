@@ -215,8 +215,9 @@ def fit_rate(plan: Plan, lessons: Sequence[Lesson], progress: Progress) -> Plan:
     """With the rate that this mixture of ratings and teachers bears. A teacher says more a token, and so does a rating
     that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""
     preset = plan.preset
-    rated = _rated(lessons)
-    disliked, dislike_share = _disliked(rated), left_to_change(lessons)
+    rated = [lesson for lesson in lessons if lesson.is_own and not lesson.is_imitated]
+    disliked = sum((lesson.sample.reward if lesson.has_teacher else lesson.direction) < 0 for lesson in rated)
+    dislike_share = min(1.0, 2 * disliked / len(rated)) if rated else 1.0
     caveat = f", and only {disliked} of {len(rated)} rated ones are disliked" if dislike_share < 1 else ""
     taught = sum(lesson.has_teacher for lesson in lessons)
     credited = sum(lesson.credited and not lesson.has_teacher for lesson in lessons)
@@ -239,20 +240,6 @@ def fit_rate(plan: Plan, lessons: Sequence[Lesson], progress: Progress) -> Plan:
     return plan.with_preset(learning_rate=rate)
 
 
-def left_to_change(lessons: Sequence[Lesson]) -> float:
-    """Share, 0 to 1, of what this policy would have to change if half of its rated replies were disliked."""
-    rated = _rated(lessons)
-    return min(1.0, 2 * _disliked(rated) / len(rated)) if rated else 1.0
-
-
-def _rated(lessons: Sequence[Lesson]) -> list[Lesson]:
-    return [lesson for lesson in lessons if lesson.is_own and not lesson.is_imitated]
-
-
-def _disliked(rated: Sequence[Lesson]) -> int:
-    return sum((lesson.sample.reward if lesson.has_teacher else lesson.direction) < 0 for lesson in rated)
-
-
 def move_bound(plan: Plan, preset: Preset, teaching: Sequence[Lesson], model: RunModel) -> MoveBound | None:
     """How far a try with this preset may move the policy, which wears what it starts from; None: as far as its steps
     go."""
@@ -260,9 +247,7 @@ def move_bound(plan: Plan, preset: Preset, teaching: Sequence[Lesson], model: Ru
         return MoveBound(0.0, plan.leaning_budget, model.parent_replies)
     if any(lesson.taught for lesson in teaching):
         return None
-    if goes_by_token(teaching):
-        near = preset.drift_credited * left_to_change(teaching)
-        return MoveBound(preset.drift_credited, replies=model.parent_replies, near=near, costs=plan.leaning_budget)
-    replies = model.parent_replies if plan.evidence < 1 else ()
+    credited = goes_by_token(teaching)
+    replies = model.parent_replies if plan.evidence < 1 and not credited else ()
     most = plan.bounds.base_nll_rise
-    return reach.move_bound(preset, plan.evidence, most=most, replies=replies)
+    return reach.move_bound(preset, plan.evidence, credited=credited, most=most, replies=replies)

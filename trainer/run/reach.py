@@ -38,8 +38,6 @@ class MoveBound:
     nats: float  # a token from the policy that it started at
     cost: float | None = None  # nats a token of base NLL, more than at its start; None: only how far it moved counts
     replies: Sequence[Tokens] = ()  # replies of the start, at which the cost is looked at
-    near: float = 0.0  # nats a token: a run whose steps ended before goes on along its way, to here
-    costs: float = 0.0  # nats a token of base NLL that going on may cost
 
 
 def cost(policy: Policy, replies: Sequence[Tokens]) -> float:
@@ -58,12 +56,15 @@ def evidence(checks: Mapping[str, Check]) -> float:
     return min(1.0, math.log(max(p, 1e-9)) / math.log(PLAIN))
 
 
-def move_bound(preset: Preset, evidence: float, *, most: float, replies: Sequence[Tokens]) -> MoveBound | None:
-    """The bound of a run whose ratings say this much; None: it goes as far as its steps go. `most`: nats of base NLL
-    that the gate lets a version lose, which plain evidence may spend. `replies`: those of its start."""
-    moves = free_nats(preset, evidence, credited=False)
-    if moves is None:
-        return None
+def move_bound(
+    preset: Preset, evidence: float, *, credited: bool, most: float, replies: Sequence[Tokens]
+) -> MoveBound | None:
+    """The bound of a run whose ratings say this much; None: it goes as far as its steps go. `credited`: by token.
+    `most`: nats of base NLL that the gate lets a version lose, which plain evidence may spend. `replies`: those of
+    its start."""
+    moves = free_nats(preset, evidence, credited=credited)
+    if moves is None or credited:
+        return None if moves is None else MoveBound(moves)
     return MoveBound(moves, SENSE ** (1 - evidence) * max(most, SENSE) ** evidence, replies)
 
 

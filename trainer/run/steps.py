@@ -39,8 +39,6 @@ LESS_MEMORY = (
 )
 BACK = 3  # times that it is looked whether a run by token has moved too far
 POWERS = 1.0, 2.0  # of the way that the drift grows with: squared near the start, ever slower further on
-FURTHEST = 2.0  # times the way of its steps
-LEAST_STRETCH = 1.1
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
 REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
@@ -151,7 +149,6 @@ def train(
         raise Diverged(f"the very first step went too far: {early_reason}.")
     if bound is not None:
         drift = _go_back(policy, start, teaching, drift, bound, spent, progress)
-        drift = _go_on(policy, start, teaching, drift, bound, spent, progress)
     last = current.history[current.step - 1]
     metrics = {name: value for name, value in last.items() if name in FINAL_METRICS}
     stepped = {i for indices in plan[: current.step] for i in indices}
@@ -232,39 +229,6 @@ def _go_back(
         way, power = way * share, _power(previous.moved, drift.moved, share)
     free = f"; {bound.nats:.2g} are free" if bound.nats else ""
     progress.choice("way", round(way, 3), f"it had moved {first:.3f} nats a token{cost_note}{free}")
-    return drift
-
-
-def _go_on(
-    policy: Policy,
-    start: State,
-    teaching: Sequence[Lesson],
-    drift: Drift,
-    bound: MoveBound,
-    spent: float,
-    progress: Progress,
-) -> Drift:
-    """On along the way from the start, to where the drift is `bound.near`, at most FURTHEST ways.
-
-    A run is a few steps of one size, whatever its ratings say. Where they end is no place that anything speaks for.
-    Each stretch is gone only where it costs no more than `bound.costs` of sense (`spent` before).
-    """
-    way, first = 1.0, drift.moved
-    for _ in range(BACK):
-        share = min(float(np.sqrt(bound.near / drift.moved)) if drift.moved > 0 else 1.0, FURTHEST / way)
-        if share < LEAST_STRETCH:
-            break
-        nearer, previous = policy.adapter(), drift
-        policy.wear(_between(start, nearer, share))
-        drift = measure_drift(policy, teaching)
-        if drift.moved > 1.1 * bound.near or reach.cost(policy, bound.replies) - spent > bound.costs:
-            policy.wear(nearer)
-            drift = previous
-            break
-        way *= share
-    if way > 1:
-        reason = f"its steps had moved {first:.3f} nats a token, now it is {drift.moved:.3f} of {bound.near:.2g}"
-        progress.choice("way", round(way, 3), reason)
     return drift
 
 

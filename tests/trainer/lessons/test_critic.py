@@ -1,6 +1,5 @@
 """The critic of whole replies: right where there is something to see, and not trusted where there is not."""
 
-import io
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness import tiny
-from trainer.io.progress import Progress
 from trainer.lessons import credit_assignment, critic
 from trainer.lessons.critic import Labels
 
@@ -216,6 +214,5 @@ def test_unrated_answers_are_guessed_only_by_a_critic_that_is_trusted():
 def test_labels_of_a_run_have_the_newest_last(tmp_path):
     """Samples come newest first."""
     samples = [replace(s, reward=(-1.0) ** at) for at, s in enumerate(tiny.rated(tiny.make_model(tmp_path / "m"), 9))]
-    with Progress(tmp_path, io.StringIO()) as progress:
-        known = critic.label_run(tiny.scorer(tmp_path, tmp_path / "m"), samples)
+    known = critic.label_run(tiny.scorer(tmp_path, tmp_path / "m"), samples)
     assert known is not None and known.group.tolist() == [critic.conversation(s) for s in samples][::-1]

@@ -67,10 +67,13 @@ def test_the_cost_is_nothing_at_the_base_and_what_the_gate_sees_elsewhere(policy
 
 
 def test_the_bound_grows_with_evidence_and_ends_where_it_is_plain(said):
-    bounds = [reach.move_bound(PRESET, e, most=0.3, replies=said) for e in (0.0, 0.4, 0.8)]
+    bounds = [reach.move_bound(PRESET, e, credited=False, most=0.3, replies=said) for e in (0.0, 0.4, 0.8)]
     assert [b.nats for b in bounds] == sorted(b.nats for b in bounds) and bounds[0].nats == PRESET.drift_weak
     assert [b.cost for b in bounds] == sorted(b.cost for b in bounds) and bounds[0].cost == reach.SENSE
-    assert reach.move_bound(PRESET, 1.0, most=0.3, replies=said) is None
+    assert reach.move_bound(PRESET, 1.0, credited=False, most=0.3, replies=said) is None
+    assert reach.move_bound(PRESET, 0.0, credited=True, most=0.3, replies=said) == reach.MoveBound(
+        PRESET.drift_credited
+    )
 
 
 def test_a_run_that_costs_no_sense_goes_as_far_as_plain_evidence_would(policy, said, moved, tmp_path):
@@ -94,25 +97,3 @@ def test_a_run_that_costs_sense_goes_back_until_it_does_not(policy, said, moved,
     only = reach.MoveBound(first / 8)
     look, told = back(policy, start, teaching, only, 0.0, tmp_path)
     assert look.moved <= first / 8 * 1.1 and "nats of sense" not in told
-
-
-def test_a_run_whose_steps_end_before_its_bound_goes_on_along_its_way(policy, said, moved, tmp_path):
-    start, far = moved
-    policy.wear(steps._between(start, far, 0.5))
-    teaching = made_at(policy, start, said)
-    first = steps.measure_drift(policy, teaching).moved
-    with Progress(tmp_path, io.StringIO()) as progress:
-        bound = reach.MoveBound(first * 10, near=first * 2, costs=1e9, replies=said)
-        drift = steps._go_on(policy, start, teaching, steps.measure_drift(policy, teaching), bound, 0.0, progress)
-    assert first * 1.5 < drift.moved <= first * 2.2
-
-
-def test_a_run_goes_on_only_where_that_costs_no_sense(policy, said, moved, tmp_path):
-    start, far = moved
-    policy.wear(steps._between(start, far, 0.5))
-    teaching = made_at(policy, start, said)
-    drift = steps.measure_drift(policy, teaching)
-    with Progress(tmp_path, io.StringIO()) as progress:
-        bound = reach.MoveBound(drift.moved * 10, near=drift.moved * 2, costs=-1e9, replies=said)
-        assert steps._go_on(policy, start, teaching, drift, bound, 0.0, progress).moved == drift.moved
-    assert steps.measure_drift(policy, teaching).moved == pytest.approx(drift.moved, rel=1e-4)
