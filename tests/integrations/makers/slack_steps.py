@@ -26,9 +26,7 @@ class Bolt:
     def __init__(self, secret: str) -> None:
         self.heard: list[str] = []
         self.verifier = SignatureVerifier(secret)
-        granted = AuthorizeResult(
-            enterprise_id=None, team_id="T1", bot_user_id="UBOT", bot_id="B1", bot_token="xoxb-1"
-        )
+        granted = AuthorizeResult(enterprise_id=None, team_id="T1", bot_user_id="UBOT", bot_id="B1", bot_token="xoxb-1")
         self.app = App(signing_secret=secret, authorize=lambda: granted, process_before_response=True)
         for event in ("reaction_added", "reaction_removed"):
             self.app.event(event)(self._reaction)
@@ -114,7 +112,9 @@ def script(now: float, secret: str) -> Script:
     send("a reply in a thread", reaction("-1", "E9", now, ts=NEWEST), 200, f"reaction_added -1 {NEWEST}", "same", -1.0)
     send("a forwarded message", reaction("+1", "E10", now, ts=UNKNOWN), 200, f"reaction_added +1 {UNKNOWN}")
     edited = {"user": "UBOT", "type": "message", "text": "new", "ts": LINKED, "edited": {"user": "UBOT", "ts": LINKED}}
-    send("the answer is edited", message("E11", now, subtype="message_changed", message=edited), 200)  # by the bot itself
+    send(
+        "the answer is edited", message("E11", now, subtype="message_changed", message=edited), 200
+    )  # by the bot itself
     send("a reaction to the edited answer", reaction("tada", "E12", now + 6), 200, f"reaction_added tada {LINKED}", 1.0)
     send("a message is deleted", message("E13", now, subtype="message_deleted", deleted_ts=UNKNOWN), 404)
     send("a message with a command", message("E14", now, user="U1", text="/rl bad"), 404)
@@ -127,7 +127,9 @@ def script(now: float, secret: str) -> Script:
     send("a command", command("good why &lt;", "T1"), 200, "/rl good why &lt;", "same", 1.0, form=FORM, kind="command")
     send("a command of another app", command("good", "T2", "/other"), 404, form=FORM)
     send("a command taken back", command("undo", "T3"), 200, "/rl undo", "same", None, form=FORM, kind="command")
-    button = json.dumps({"type": "block_actions", "user": {"id": "U1"}, "team": {"id": "T1"}, "actions": [{"action_id": "a"}]})
+    button = json.dumps(
+        {"type": "block_actions", "user": {"id": "U1"}, "team": {"id": "T1"}, "actions": [{"action_id": "a"}]}
+    )
     send("a button of the agent's", urlencode({"payload": button}).encode(), 404, form=FORM)
 
     check = ({"Content-Type": FORM}, urlencode({"ssl_check": "1", "token": "x"}).encode())

@@ -162,7 +162,7 @@ def others(u: Updates) -> None:
 class Recording(Bot):
     """The package's own bot, which sends nothing."""
 
-    sent: dict[str, Any] = {}  # noqa: RUF012  the one message of the call
+    sent: dict[str, Any] = {}  # of the last call
 
     async def send_message(self, *_: Any, **arguments: Any) -> Any:
         type(self).sent = arguments
