@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-platforms test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -87,6 +87,11 @@ test-ollama:
 # Nor this: a Matrix homeserver (Synapse), which is killed while five people react in three rooms.
 test-matrix: setup
 	@scripts/test_matrix
+
+# Nor this: the chat platforms' own packages (slack_bolt, python-telegram-bot, discord.py), which make and sign events.
+test-platforms: setup
+	@scripts/harness_env platforms > /dev/null
+	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.
 test-trl: setup

@@ -32,7 +32,6 @@ from proxy.cli.lessons import lessons_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
-from proxy.cli.report import report_app
 from proxy.cli.service.command import service_app
 
 app = typer.Typer(
@@ -51,7 +50,6 @@ for commands in (
     learn_app,
     episodes_app,
     judge_app,
-    report_app,
     data_app,
     encrypt_app,
 ):  # no name: commands of their own

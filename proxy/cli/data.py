@@ -1,4 +1,4 @@
-"""Commands on stored data: export and import, sessions of which nothing is kept, backups, the audit log.
+"""Commands on stored data: the report, export and import, sessions of which nothing is kept, backups, the audit log.
 
 Not here: forgetting (forget), encryption (encrypt).
 """
@@ -28,6 +28,37 @@ if TYPE_CHECKING:
 data_app = typer.Typer()
 audit_app = typer.Typer(help="The audit log: who did what.", rich_markup_mode=None)
 data_app.add_typer(audit_app, name="audit")
+
+
+@data_app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("report.html"),
+    no_text: Annotated[
+        bool, typer.Option("--no-text", help="Without words of conversations, comments and names of raters: to share.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also over a file that is not a report.")] = False,
+    home: Home = None,
+) -> None:
+    """Write what was rated and what each version learned into one HTML file."""
+    import asyncio
+
+    from proxy.web.pages import report as page
+    from store.copies.read_only import look
+    from store.errors import StoreError
+
+    settings = settings_of({"home": home})
+
+    async def html() -> str:
+        async with look(settings.home, secret_of(settings)) as store:
+            return await page.html(store, has_text=not no_text)
+
+    try:
+        page.check(file, force=force)  # before the work
+        page.write(file, asyncio.run(html()))
+    except (page.NotWritten, StoreError) as error:
+        fail(str(error))
+    note = "" if no_text else ": it has words of conversations in it, --no-text leaves them out"
+    print(f"Wrote {file}{note}")
 
 
 @data_app.command()

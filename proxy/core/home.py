@@ -17,11 +17,12 @@ from typing import Final
 
 UMASK: Final = 0o077  # of a running proxy: what it makes is its owner's, but for adapters, which servers read
 OTHERS_MODE: Final = 0o077
-PRIVATE: Final = ("agents", "backups", "logs", "runs", "tensorboard")  # folders
+PRIVATE: Final = ("agents", "backups", "logs", "matrix", "runs", "tensorboard")  # folders
 FILES: Final = (
     "rlproxy.db", "rlproxy.db-*", "rlproxy.db.*", "rlproxy.revoked", "rlproxy.forgotten", "rlproxy.lock",
     "rlproxy.toml*", ".rlproxy.toml*", "serving.json", ".serving.json", "service.env", "lmstudio*.json",
     ".lmstudio*.json.tmp", "ollama.json", ".ollama.json.tmp", "home-mark.json", ".home-mark.json.tmp",
+    "watch.lock", "watch.skipped", ".watch.skipped",
 )  # fmt: skip
 SERVED: Final = ("adapters_out", "gguf", "mlx")  # what a server of another user may have to read
 

@@ -248,9 +248,9 @@ def steps(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for event in events:
         if event.get("event") == "phase" and event.get("again"):
             by_step.clear()
-        elif event.get("event") == "step":
-            by_step[event["step"]] = {key: value for key, value in event.items() if key != "event"}
-    return [by_step[step] for step in sorted(by_step)]
+        elif event.get("event") == "step" and isinstance(step := event.get("step"), int):
+            by_step[step] = {key: value for key, value in event.items() if key != "event"}
+    return [by_step[number] for number in sorted(by_step)]
 
 
 def answer_pairs(folder: Path, seal: Seal = IN_THE_CLEAR) -> list[StoredAnswerPair]:

@@ -126,7 +126,8 @@ class WeightsCheck:
         """The verdict from before this start. Whether it still is about the same two is asked before the next run."""
         saved = await self._store.meta.get(META)
         if saved is not None and saved["of"].get("rules") == RULES:
-            self._of, self.verdict = saved["of"], WeightsVerdict(**saved["verdict"])
+            verdict = {name: value for name, value in saved["verdict"].items() if name in WeightsVerdict._fields}
+            self._of, self.verdict = saved["of"], WeightsVerdict(**verdict)
 
     async def check(self, weights: str, *, now: bool = False, scored: bool = True) -> None:
         """Leaves a verdict of what is served and trained now. `now`: asked by a person, who may just have changed it.
@@ -142,7 +143,7 @@ class WeightsCheck:
             if enough and not now and time.monotonic() - self._looked < LOOK_S:
                 return
             files = await asyncio.to_thread(fingerprint, weights)
-            if self._of is not None and self._of["weights"] != files:
+            if self._of is not None and self._of.get("weights") != files:
                 self._of = self.verdict = None
             try:
                 await self._backend.ready()

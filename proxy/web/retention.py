@@ -58,7 +58,7 @@ class Retention:
 
     async def start(self) -> None:
         stored = await self._store.meta.get(META)
-        self.chosen = ChosenRetention(**stored) if stored else None
+        self.chosen = _chosen(stored)
 
     async def would_go(self, days: float) -> int:
         """How many completions would go at once."""
@@ -138,4 +138,8 @@ def _read_stored(file: Path) -> ChosenRetention | None:
             stored: Any = meta.read_meta(db, META, None)
     except driver.errors() as error:
         raise StoreError(f"{file} could not be read ({error}), so what was set on the page is not known.") from error
-    return ChosenRetention(**stored) if stored else None
+    return _chosen(stored)
+
+
+def _chosen(stored: Any) -> ChosenRetention | None:
+    return ChosenRetention(stored["days"], stored["by"], stored["at"]) if stored else None

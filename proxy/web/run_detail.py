@@ -20,7 +20,8 @@ from store.store import Store
 
 async def account(store: Store | ReadOnlyStore, run: Run) -> WholeRun:
     progress = await asyncio.to_thread(run_folder.progress, Path(run.folder))
-    choices = {e["name"]: e for e in progress if e.get("event") == "choice"}  # of one that was resumed, the last word
+    # Of one that was resumed, the last word.
+    choices = {e["name"]: e for e in progress if e.get("event") == "choice" and isinstance(e.get("name"), str)}
     return {
         **run_json(run),
         "choices": [{"name": name, "value": e.get("value"), "why": e.get("why")} for name, e in choices.items()],

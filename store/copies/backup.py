@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from store.captured import completions, inbox
 from store.errors import StoreDamaged, StoreError, WrongKey
-from store.file import conversion, driver, integrity, meta, schema, tombstones, torn_log
+from store.file import conversion, driver, integrity, meta, odd_rows, schema, tombstones, torn_log
 from store.file.db_key import Secret
 from store.file.lock import Lock
 from store.forgetting import forget
@@ -123,6 +123,7 @@ def check(file: Path, secret: Secret | None = None) -> None:
                 raise StoreDamaged(f"{file} is damaged ({'; '.join(verdicts)}).")
             if db.execute("PRAGMA foreign_key_check").fetchone() is not None:
                 raise StoreDamaged(f"{file} is damaged: rows name others that are not there.")
+            odd_rows.check(db, file)
     except driver.errors() as error:
         reason = f"{error}{driver.perhaps_encrypted(error)}"
         raise StoreDamaged(f"{file} is not a database, or a damaged one ({reason}).") from error

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from store.errors import ForeignSchema, NotEncrypted, StoreDamaged, StoreError
-from store.file import driver, integrity, meta
+from store.file import driver, integrity, meta, odd_rows
 from store.file.db_key import Secret
 
 BeforeMigration = Callable[[sqlite3.Connection, Path, int], Path]
@@ -91,6 +91,7 @@ def open_database(
             migrate(db)
             if not schema:
                 meta.set_meta(db, CLEAN, True)
+        odd_rows.check(db, path)
     except BaseException as error:
         driver.let_go(db, path, secret)
         if isinstance(error, driver.errors()):

@@ -13,6 +13,8 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
+import orjson
+
 from store.captured.items import OPEN
 from store.captured.rows import to_rating
 from store.errors import EventTaken, NoAnswer, UnknownCompletion, UnknownRating
@@ -156,10 +158,11 @@ def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
 
 
 def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
-    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, so that nobody can have
-    seen one."""
+    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, or with an empty one, so
+    that nobody can have seen anything of it."""
     row = db.execute(
-        f"SELECT status, reply_hash, error, {OPEN} AS open FROM completions c WHERE c.id = ?",  # noqa: S608  ours
+        f"""SELECT c.status, c.reply_hash, c.error, c.text, m.body, {OPEN} AS open FROM completions c
+        LEFT JOIN messages m ON m.hash = c.reply_hash WHERE c.id = ?""",  # noqa: S608  ours
         (completion_id,),
     ).fetchone()
     if row is None:
@@ -168,6 +171,18 @@ def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
         raise NoAnswer(completion_id, "it is worked on in the background: fetch it first")
     if row["reply_hash"] is None and row["status"] != "pending":
         raise NoAnswer(completion_id, row["error"])
+    is_wordless = row["body"] is not None and _is_empty([row["text"], orjson.loads(row["body"])])  # speech has a text
+    if is_wordless and row["status"] != "pending":
+        raise NoAnswer(completion_id, row["error"] or "it has no words and calls nothing")
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether nothing of a message is there to be seen; the name of a part's kind is not."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, dict):
+        return all(_is_empty(item) for name, item in value.items() if name not in ("type", "role"))
+    return value is None or (isinstance(value, list) and all(map(_is_empty, value)))
 
 
 def _rating(row: sqlite3.Row | None) -> Rating | None:

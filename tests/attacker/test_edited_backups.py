@@ -24,8 +24,10 @@ from proxy.training import unlearning
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.copies import backup
+from store.errors import StoreDamaged
 from store.file import meta, schema
 from store.learning.unlearning import clean
+from store.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +106,60 @@ def test_a_digest_is_no_pattern(tmp_path: Path) -> None:
 def test_a_version_that_is_its_own_ancestor_ends(parents: dict[int, tuple[int, bool]]) -> None:
     """The start went round in circles, and SIGTERM was not heard."""
     assert clean(parents, 1, set(parents)) == 0
+
+
+# Values of another shape
+
+ODD: dict[str, list[Any]] = {
+    "forgetting": ["not JSON", [], {}, {"completions": 5, "ratings": []}, {"completions": [1], "ratings": []}],
+    "match": [[], {"of": []}, {"of": {}, "verdict": {}}, {"of": {}, "verdict": {"state": "same", "line": 5}}],
+    "retention_days": [5, {"days": "x", "by": "ann", "at": 1}, {"days": 5}],
+    "foreign_version": [None, "x", 1e300, 2**64],
+    "judge_cost": [[], {"day": "x", "today": "x"}],
+    "lessons_since": [[], "x", True],
+    "rebuild": [[], {}, rebuild({}, []) | {"paths": {"x": "y"}}, rebuild({}, []) | {"versions": ["1"]}],
+    "uncaptured_sessions": [5, [5]],
+    "run_key.1": [5, json.dumps("xyz")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in ODD.items() for value in values])
+async def test_a_backup_with_a_value_of_another_shape_is_refused_by_its_name(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    store = await Store.open(home)
+    await store.close()
+    file = home.parent / "backup.db"
+    await asyncio.to_thread(backup.backup, home / schema.NAME, file)
+    edit(file, **{name: value})
+    with pytest.raises(StoreDamaged, match=f"meta '{name}' is not what rlproxy writes"):
+        await asyncio.to_thread(backup.restore, home, file)
+    edit(home / schema.NAME, **{name: value})
+    with pytest.raises(StoreDamaged, match=f"meta '{name}' is not what rlproxy writes"):
+        await Store.open(home)
+
+
+@pytest.mark.parametrize("value", ["not JSON", "[]", '"x"', '{"metrics": 5}', '{"files": [], "samples": []}'])
+@pytest.mark.parametrize("table", ["runs", "adapters"])
+async def test_a_manifest_or_result_of_another_shape_is_refused(tmp_path: Path, table: str, value: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    store = await Store.open(home)
+    await store.close()
+    file = home.parent / "backup.db"
+    await asyncio.to_thread(backup.backup, home / schema.NAME, file)
+    result, manifest = (f"'{value}'", "{}") if table == "runs" else ("NULL", value)
+    run = "INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held, result) "
+    version = "INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest) "
+    edit(
+        file,
+        f"{run} VALUES (1, 'done', 'fake', 1, 0, '/nowhere', 1, 1, 0, {result})",
+        f"{version} VALUES (1, 0, 1, 'fake', '/nowhere', 1, '{manifest}')",
+    )
+    with pytest.raises(StoreDamaged, match=rf"{table}\.\w+ of 1 is not what rlproxy writes"):
+        await asyncio.to_thread(backup.restore, home, file)
 
 
 # The page's cookie

@@ -181,24 +181,24 @@ async def test_what_has_to_be_said_in_another_format_breaks_off_in_words(
             assert found.new.id == id
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/api/chat"])  # both keep a text to the end
 async def test_a_translated_stream_that_has_to_be_kept_breaks_off_in_words(
-    tmp_path: Path, endless: EndlessBackend, most_held: list[int], path: str
-) -> None:
-    endless.mood = "stream"
-    async with before(tmp_path, endless, backend__translate=TRANSLATED) as proxy:
-        status, raw, _ = await ask(proxy, path, stream=True)
-        assert status == 200 and b"longer than rlproxy keeps" in raw and most_held[0] <= HELD
-
-
-async def test_a_translated_stream_of_which_nothing_has_to_be_kept_goes_on(
     tmp_path: Path, endless: EndlessBackend, most_held: list[int]
 ) -> None:
     endless.mood = "stream"
     async with before(tmp_path, endless, backend__translate=TRANSLATED) as proxy:
-        status, raw, id = await ask(proxy, "/v1/messages", stream=True)
+        status, raw, _ = await ask(proxy, "/v1/responses", stream=True)
+        assert status == 200 and b"longer than rlproxy keeps" in raw and most_held[0] <= HELD
+
+
+@pytest.mark.parametrize(("path", "end"), [("/v1/messages", b'{"type":"message_stop"}'), ("/api/chat", b"}")])
+async def test_a_translated_stream_of_which_nothing_has_to_be_kept_goes_on(
+    tmp_path: Path, endless: EndlessBackend, most_held: list[int], path: str, end: bytes
+) -> None:
+    endless.mood = "stream"
+    async with before(tmp_path, endless, backend__translate=TRANSLATED) as proxy:
+        status, raw, id = await ask(proxy, path, stream=True)
         assert status == 200 and raw.count(TEXT) == (await sent_by("stream")).count(TEXT)
-        assert raw.rstrip().endswith(b'{"type":"message_stop"}') and most_held[0] <= HELD
+        assert raw.rstrip().endswith(end) and most_held[0] <= HELD
         await kept_nothing(proxy, id)
 
 

@@ -71,6 +71,8 @@ async def old_home(home: Path) -> None:
         await store.close()
         for name in homes.PRIVATE:
             (home / name).mkdir(exist_ok=True, mode=0o755)
+        for name in ("watch.lock", "watch.skipped"):
+            (home / name).write_text("")
         (home / "logs" / "backend.log").write_text("what somebody said")
         (home / "rlproxy.db").chmod(0o644)
         (home / "rlproxy.toml").write_text("")
@@ -82,11 +84,11 @@ async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, back
     home = tmp_path / "home"
     await old_home(home)
     log = await started(home, backend)
-    assert mode(home) == 0o700 and log.count("Other users could read") == 8  # the home, five folders, two files
+    assert mode(home) == 0o700 and log.count("Other users could read") == 11  # the home, six folders, four files
     assert all(mode(home / name) == 0o700 for name in homes.PRIVATE)
     assert open_to_others(home) == ["logs/backend.log"]  # behind a folder that is closed, until it is written again
     log = await started(home, backend)
-    assert log.count("Other users could read") == 8  # the first start's
+    assert log.count("Other users could read") == 11  # the first start's
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
@@ -134,7 +136,7 @@ async def test_a_link_in_a_home_closes_nothing_elsewhere(tmp_path: Path) -> None
     (home / "runs").symlink_to(elsewhere)
     (home / "rlproxy.toml").unlink()
     (home / "rlproxy.toml").symlink_to(elsewhere / "file")
-    assert len(list(homes.close(home))) == 6
+    assert len(list(homes.close(home))) == 9
     assert mode(elsewhere) == 0o755 and mode(elsewhere / "file") == 0o644
 
 

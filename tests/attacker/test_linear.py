@@ -375,6 +375,7 @@ class DribbledAnswer:
 
     def __init__(self, size: int) -> None:
         self.headers: dict[str, str] = {}
+        self.is_here = False  # more may come
         self._pieces = [b"", *[b" "] * size, b'{"n":[%s1]}\n' % (b"1," * size)]
 
     async def some(self, beat_s: float) -> bytes:

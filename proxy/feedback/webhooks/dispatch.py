@@ -141,8 +141,9 @@ class Dispatch:
                 )
                 rating = None if reacted.rating is None else reacted.rating.id
                 return EventDone(event, reacted.result, 200, _LINES[reacted.result], rating)
-            for rated in await self._store.ratings.of_events(event.platform, event.undoes, live=True):
-                if (rated.source_event_id or "").partition(" ")[0] == event.undoes:
+            command = f"{event.channel} {event.undoes}"  # one in another room has another id
+            for rated in await self._store.ratings.of_events(event.platform, command, live=True):
+                if f"{rated.source_event_id} ".startswith(f"{command} "):
                     await self._feedback.retract(rated.id)
                     return EventDone(event, "retracted", 200, _LINES["retracted"], rated.id)
         except ProxyError as error:

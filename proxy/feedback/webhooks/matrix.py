@@ -67,6 +67,8 @@ class Matrix(Platform):
         milliseconds = value_at(event, "origin_server_ts")
         if not (id and room and sender and isinstance(milliseconds, int)) or "state_key" in event:
             return None
+        if " " in id or " " in room:  # which parts an id of a command from
+            return None
         happened_at = min(max(milliseconds, 0) / 1000, now)  # one in the future would outlast all others
         posted = PlatformEvent("matrix", id, sender, room, None, "command", "", happened_at, received_at=now)
         content, kind = event.get("content"), event.get("type")
@@ -106,7 +108,8 @@ def _reaction(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
 
 def _command(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
     """`/rl …` that a person typed. An edit speaks anew of what the first text was about; one that leaves no command
-    takes its rating back. Its id begins with the first one's, so that a redaction of that finds what came of it."""
+    takes its rating back. Its id begins with the room's and the first one's: a redaction of that, in that room, finds
+    what came of it."""
     relation = value_at(content, "m.relates_to")
     original = name_at(relation, "event_id") if value_at(relation, "rel_type") == "m.replace" else None
     typed = value_at(content, "m.new_content") if original else content
@@ -116,10 +119,13 @@ def _command(posted: PlatformEvent, content: Any) -> PlatformEvent | None:
     command = _COMMAND.fullmatch(_without_quote(body).strip())
     if original is not None:
         text = command["rest"].strip() if command else "undo"
-        return replace(posted, event_id=f"{original} {posted.event_id}", text=text, undoes=original)
+        first = f"{posted.channel} {original}"
+        return replace(posted, event_id=f"{first} {posted.event_id}", text=text, undoes=first)
     if command is None:
         return None
-    return replace(posted, message_id=name_at(relation, "m.in_reply_to", "event_id"), text=command["rest"].strip())
+    message_id = name_at(relation, "m.in_reply_to", "event_id")
+    id = f"{posted.channel} {posted.event_id}"
+    return replace(posted, event_id=id, message_id=message_id, text=command["rest"].strip())
 
 
 def _without_quote(body: str) -> str:

@@ -104,7 +104,7 @@ def _is_rated(outcome: EventDone) -> bool:
 
 
 def _own_id(event: PlatformEvent) -> str:
-    """The id of a command; before that of an edit stands the first one's."""
+    """The event's own id; before a command's stands its room's, and before an edit's the first one's too."""
     return event.event_id.rpartition(" ")[2]
 
 

@@ -2,7 +2,7 @@
 
 Owns which pieces of the pages a report has, what is left out of one that is to be shared, and the file. It is whole or
 not there, readable by its owner only, and never in the place of one that is not a report of rlproxy. Not here: how the
-pieces look (templates), what they are made of (progress, versions), the command (proxy.cli.report).
+pieces look and what they are made of (progress, versions), the command (proxy.cli.data).
 """
 
 from __future__ import annotations

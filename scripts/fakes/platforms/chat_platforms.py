@@ -24,8 +24,11 @@ class FakeChatPlatforms:
     async def start(self) -> None:
         app = web.Application()
         app.add_routes([
-            web.get("/slack/conversations.history", self._slack),
-            web.get("/slack/conversations.replies", self._slack),
+            *(
+                route(f"/slack/conversations.{method}", self._slack)
+                for route in (web.get, web.post)
+                for method in ("history", "replies")
+            ),
             web.get("/discord/channels/{channel}/messages/{id}", self._discord),
             *self.extra,
         ])  # fmt: skip
@@ -44,16 +47,17 @@ class FakeChatPlatforms:
             return web.Response(status=500, text="oops")
         if request.headers.get("authorization") != f"Bearer {SLACK_TOKEN}":
             return web.json_response({"ok": False, "error": "invalid_auth"})
-        channel, latest = request.query["channel"], request.query["latest"]
+        fields = request.query if request.method == "GET" else await request.post()  # slack_sdk posts a form
+        channel, latest = str(fields["channel"]), str(fields["latest"])
         replies = request.path.endswith("replies")
-        if replies and request.query.get("ts") not in self.in_threads:
+        if replies and fields.get("ts") not in self.in_threads:
             return web.json_response({"ok": False, "error": "thread_not_found"})
         found = [
             {"type": "message", "ts": ts, "text": text}
             for (at, ts), text in sorted(self.messages.items(), reverse=True)
             if at == channel and ts <= latest and (ts in self.in_threads) == replies
         ]
-        return web.json_response({"ok": True, "messages": found[: int(request.query["limit"])], "has_more": False})
+        return web.json_response({"ok": True, "messages": found[: int(str(fields["limit"]))], "has_more": False})
 
     async def _discord(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.dialects import chat_turns, template_kwargs
+from proxy.training import run_folder
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import rated, until
 
@@ -192,3 +193,13 @@ def test_a_request_that_makes_no_sense_keeps_nothing_from_training(dialect: str,
     assert template_kwargs(dialect, request_, translated=True) is None
     odd = [{"role": "system", "content": None}, {"role": "system"}, {"content": 3}]
     assert chat_turns(dialect, odd) == odd
+
+
+def test_an_odd_line_of_progress_is_no_step() -> None:
+    odd = [
+        {"event": "step"},
+        {"event": "step", "step": None},
+        {"event": "step", "step": [1]},
+        {"event": "step", "step": "2"},
+    ]
+    assert run_folder.steps([*odd, {"event": "step", "step": 1, "loss": 0.5}]) == [{"step": 1, "loss": 0.5}]

@@ -147,6 +147,9 @@ async def test_one_run_in_full(proxy: Proxy) -> None:
     proxy.launcher.progress = [
         {"event": "choice", "name": "rank", "value": 16, "why": "preset balanced"},
         {"event": "warning", "message": "look out"},
+        {"event": "choice"},
+        {"event": "choice", "name": ["rank"]},
+        {"event": "step"},
         {"event": "choice", "name": "rank", "value": 8, "why": "it was resumed"},
     ]
     await rated(proxy, 3)

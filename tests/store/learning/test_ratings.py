@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripts.harness.records import end, new, put, rating
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.opinion import Moments
-from store.records import Scale
+from store.records import Message, Scale
 from store.store import Store
 
 
@@ -257,3 +257,33 @@ async def test_what_has_no_answer_takes_no_rating(store: Store, status: str) -> 
     with pytest.raises(NoAnswer, match="out of memory"):
         await store.ratings.rate(rating("a"))
     assert await store.ratings.history("a") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"content":""}', '{"content":null}', "{}", '{"content":null,"tool_calls":[]}',
+     '{"content":[{"type":"text","text":""}]}', '{"content":" \\n"}'],
+)  # fmt: skip
+@pytest.mark.parametrize("status", ["partial", "done"])
+async def test_a_reply_without_words_takes_no_rating(store: Store, status: str, body: str) -> None:
+    reply = Message("assistant", body.encode())
+    await store.completions.record([new("a")], [end("a", status=status, reply=reply, text="")])
+    with pytest.raises(NoAnswer, match="no words"):
+        await store.ratings.rate(rating("a"))
+    assert await store.ratings.history("a") == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"content":"a"}', '{"content":null,"tool_calls":[{"id":"c"}]}', '{"content":"","refusal":"No."}',
+     '{"content":[{"type":"audio","transcript":"a"}]}', '{"content":"","reasoning_content":"thinks"}'],
+)  # fmt: skip
+async def test_a_reply_of_any_words_takes_one(store: Store, body: str) -> None:
+    reply = Message("assistant", body.encode())
+    await store.completions.record([new("a")], [end("a", reply=reply, text="")])
+    assert (await store.ratings.rate(rating("a"))).live
+
+
+async def test_a_spoken_reply_has_its_words_beside_it(store: Store) -> None:
+    await store.completions.record([new("a")], [end("a", reply=Message("assistant", b"{}"), text="Good day.")])
+    assert (await store.ratings.rate(rating("a"))).live

@@ -98,6 +98,21 @@ async def test_who_may_redact_in_another_room_takes_nothing_away_here(chats: Cha
     assert await chats.values(id) == {ANN: 1.0}
 
 
+async def test_who_may_redact_or_edit_in_another_room_takes_no_command_back(chats: Chats) -> None:
+    id, post = await shown(chats)
+    command = reply(post, "/rl good")
+    there = {"room_id": "!hers:elsewhere"}
+    await push(chats, command, redaction(command["event_id"], "@mallory:elsewhere") | there)
+    assert await chats.values(id) == {ANN: 1.0}
+    await push(chats, edit(command["event_id"], "/rl bad") | there, edit(command["event_id"], "never mind") | there)
+    assert await chats.values(id) == {ANN: 1.0}
+    spaced = {"room_id": f"{ROOM} {command['event_id']}"}
+    await push(chats, redaction("$x", "@mallory:elsewhere") | spaced)
+    assert await chats.values(id) == {ANN: 1.0}
+    await push(chats, redaction(command["event_id"], "@moderator:home"))
+    assert await chats.values(id) == {}
+
+
 async def test_a_transaction_has_so_many_events(chats: Chats) -> None:
     """Four million empty ones held the loop for 39 s."""
     await push(chats, *({} for _ in range(10_000)))

@@ -83,7 +83,7 @@ async def test_the_token_outlives_a_restart(proxy: Proxy, visit: Visit) -> None:
 
 async def test_errors_are_a_page_or_a_sentence(proxy: Proxy, visit: Visit) -> None:
     page = await visit.get("/completions/none", 404)
-    assert "not here any more" in page and "</nav>" in page
+    assert "There is no answer or rating none" in page and "</nav>" in page
     assert await visit.get("/versions/9", 404, headers={"hx-request": "true"}) == "There is no version 9."
     await visit.get("/versions/x", 404)
 
