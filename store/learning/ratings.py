@@ -158,8 +158,8 @@ def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
 
 
 def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
-    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, or with an empty one, so
-    that nobody can have seen anything of it."""
+    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, or with an empty one:
+    nobody can have seen it."""
     row = db.execute(
         f"""SELECT c.status, c.reply_hash, c.error, c.text, m.body, {OPEN} AS open FROM completions c
         LEFT JOIN messages m ON m.hash = c.reply_hash WHERE c.id = ?""",  # noqa: S608  ours
@@ -177,7 +177,7 @@ def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
 
 
 def _is_empty(value: Any) -> bool:
-    """Whether nothing of a message is there to be seen; the name of a part's kind is not."""
+    """Tell whether a message has nothing to be seen; the name of a part's kind is not."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, dict):
