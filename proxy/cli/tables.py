@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -40,6 +41,12 @@ class _Console(Console):
 
 def console() -> Console:
     return _Console(file=styled(sys.stdout), markup=False, emoji=False)
+
+
+def panel_console() -> Console:
+    """A console as large as its terminal: COLUMNS and LINES may be those of the shell that opened its pane."""
+    size_free = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return _Console(file=styled(sys.stdout), markup=False, emoji=False, _environ=size_free)
 
 
 def show_checks(checks: Iterable[DoctorCheck]) -> None:

@@ -32,7 +32,7 @@ from config.settings import Settings
 from proxy.cli.answers import ago, rated_as, text_of
 from proxy.cli.common import progress_line, some
 from proxy.cli.http import HomeClient
-from proxy.cli.tables import console
+from proxy.cli.tables import panel_console
 from proxy.client import Refused, Unreachable
 from proxy.conversation.first_words import quote_text
 
@@ -137,7 +137,7 @@ class Panel:
     def run(self) -> None:
         """Until q or Ctrl-C."""
         self._client.call("GET", "/rl/status")  # a wrong key or a wrong home is said at once
-        terminal = console()
+        terminal = panel_console()
         with _keys_at_once(), Live(console=terminal, screen=True, auto_refresh=False) as live:
             while True:
                 self._look()

@@ -94,7 +94,7 @@ async def test_a_hook_opens_the_panel_below_and_once(cli: Proxy, tmp_path: Path)
     program = person.bin / "rlproxy"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m proxy.cli "$@"\n')
     program.chmod(0o755)
-    del person.env["COLUMNS"]
+    person.env |= {"COLUMNS": "300", "LINES": "90"}  # exported by the shell that tmux was started from
     await cli.chat("one")
     async with Tmux(person.env) as terminal:
         await terminal.line(f"rlproxy watch --open --home {cli.home}")
