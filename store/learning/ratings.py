@@ -158,8 +158,8 @@ def must_exist(db: sqlite3.Connection, completion_id: str) -> None:
 
 
 def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
-    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, or with an empty one:
-    nobody can have seen it."""
+    """Raises UnknownCompletion; and NoAnswer where the completion has ended without a reply, or was cut before it had
+    any: nobody can have seen it. A model that ends without a word has answered, and people may dislike that."""
     row = db.execute(
         f"""SELECT c.status, c.reply_hash, c.error, c.text, m.body, {OPEN} AS open FROM completions c
         LEFT JOIN messages m ON m.hash = c.reply_hash WHERE c.id = ?""",  # noqa: S608  ours
@@ -172,8 +172,8 @@ def must_have_answer(db: sqlite3.Connection, completion_id: str) -> None:
     if row["reply_hash"] is None and row["status"] != "pending":
         raise NoAnswer(completion_id, row["error"])
     is_wordless = row["body"] is not None and _is_empty([row["text"], orjson.loads(row["body"])])  # speech has a text
-    if is_wordless and row["status"] != "pending":
-        raise NoAnswer(completion_id, row["error"] or "it has no words and calls nothing")
+    if is_wordless and row["status"] not in ("pending", "done"):
+        raise NoAnswer(completion_id, row["error"] or "it was cut before it had words or a call")
 
 
 def _is_empty(value: Any) -> bool:

@@ -264,13 +264,14 @@ async def test_what_has_no_answer_takes_no_rating(store: Store, status: str) -> 
     ['{"content":""}', '{"content":null}', "{}", '{"content":null,"tool_calls":[]}',
      '{"content":[{"type":"text","text":""}]}', '{"content":" \\n"}'],
 )  # fmt: skip
-@pytest.mark.parametrize("status", ["partial", "done"])
-async def test_a_reply_without_words_takes_no_rating(store: Store, status: str, body: str) -> None:
+async def test_a_reply_that_was_cut_before_its_words_takes_no_rating(store: Store, body: str) -> None:
     reply = Message("assistant", body.encode())
-    await store.completions.record([new("a")], [end("a", status=status, reply=reply, text="")])
-    with pytest.raises(NoAnswer, match="no words"):
+    await store.completions.record([new("a")], [end("a", status="partial", reply=reply, text="")])
+    with pytest.raises(NoAnswer, match="cut before it had words"):
         await store.ratings.rate(rating("a"))
     assert await store.ratings.history("a") == []
+    await store.completions.record([new("b")], [end("b", reply=reply, text="")])  # it ended so by itself
+    assert (await store.ratings.rate(rating("b", -1.0))).live
 
 
 @pytest.mark.parametrize(
