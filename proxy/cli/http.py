@@ -74,7 +74,7 @@ class HomeClient:
 
     def _attempt(self, path: str) -> Any:
         try:
-            return self._load(self._read(self._send("POST", path, None, timeout_s=None)))
+            return self._load(self._read(self._send("POST", path, None, has_timeout=False)))
         except (Refused, Unreachable) as error:
             return error
 
@@ -134,8 +134,10 @@ class HomeClient:
         path: str,
         body: Any,
         extra_headers: Mapping[str, str] | None = None,
-        timeout_s: float | None = TIMEOUT_S,
+        *,
+        has_timeout: bool = True,
     ) -> http.client.HTTPResponse:
+        timeout_s = TIMEOUT_S if has_timeout else None
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
         try:

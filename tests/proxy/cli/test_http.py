@@ -80,7 +80,8 @@ async def test_a_refusal_is_one_sentence(cli: Proxy, capsys: pytest.CaptureFixtu
 
 async def test_a_proxy_that_says_nothing(cli: Proxy, capsys: pytest.CaptureFixture[str]) -> None:
     """It is not said to be down: it may be stopped, or too busy."""
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    connections: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: connections.append(writer), "127.0.0.1", 0)
     settings = load({"home": cli.home, "server.port": server.sockets[0].getsockname()[1]}, environ={}).settings
     client = http.HomeClient(settings)
     client.url = f"http://127.0.0.1:{settings.server.port}"
@@ -90,3 +91,6 @@ async def test_a_proxy_that_says_nothing(cli: Proxy, capsys: pytest.CaptureFixtu
     told = capsys.readouterr().err
     assert "did not answer within" in told and "start it" not in told
     server.close()
+    for connection in connections:
+        connection.close()
+        await connection.wait_closed()
