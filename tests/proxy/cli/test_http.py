@@ -17,7 +17,7 @@ from tests.harness.runs import rated, until
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http, "TIMEOUT_S", 3.0)
     monkeypatch.setattr(http, "FIRST_LINE_S", 0.05)
     monkeypatch.setattr(http, "NEXT_LINE_S", 0.05)
     monkeypatch.setattr(weights_check, "LOOK_S", 0.0)
