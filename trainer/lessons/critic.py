@@ -143,17 +143,19 @@ def read_run(scorer: Scorer, samples: Sequence[Sample], unrated: Sequence[Sample
     current = label_run(scorer, samples)
     if current is None:
         return CriticReading(UNTRUSTED, scorer.critic_arrays(), {})
-    earlier = read(scorer.critic_arrays(), current.features.shape[1])
-    newest = relevant(earlier, current, scorer.spec.seed)
+    earlier_labels = read(scorer.critic_arrays(), current.features.shape[1])
+    newest = relevant(earlier_labels, current, scorer.spec.seed)
     labels = join(newest, current)
     critic = evaluate(labels, scorer.spec.seed)
     reason = critic.reason
-    if earlier is not None and (left_out := len(earlier.sign) - (0 if newest is None else len(newest.sign))):
+    if earlier_labels is not None and (
+        left_out := len(earlier_labels.sign) - (0 if newest is None else len(newest.sign))
+    ):
         reason += f"; {left_out} older ones say nothing about these"
     progress.choice("critic", "trusted" if critic.trusted else "not trusted", reason)
     guesses = guess(labels, critic, scorer, unrated)
-    starts_anew = earlier is not None and newest is None
-    return CriticReading(critic, join(earlier, current).arrays(), guesses, newest, starts_anew)
+    starts_anew = earlier_labels is not None and newest is None
+    return CriticReading(critic, join(earlier_labels, current).arrays(), guesses, newest, starts_anew)
 
 
 def label_run(scorer: Scorer, samples: Sequence[Sample]) -> Labels | None:
@@ -165,14 +167,15 @@ def label_run(scorer: Scorer, samples: Sequence[Sample]) -> Labels | None:
     return label_replies(states, [s.reward for s in rated], [conversation(s) for s in rated], scorer.spec.run)
 
 
-def relevant(earlier: Labels | None, current: Labels, seed: int) -> Labels | None:
+def relevant(earlier_labels: Labels | None, current: Labels, seed: int) -> Labels | None:
     """The newest of the earlier runs that tell these ratings apart best; None where they are told apart better alone.
 
     Asked of conversations that a critic was not made of. Where one side has too few to ask, all earlier ones stay.
     """
-    if earlier is None or min((current.sign > 0).sum(), (current.sign < 0).sum()) < LEAST:
-        return earlier
-    histories = [*(_since(earlier, run) for run in np.unique(earlier.run)), None]  # of equal ones the longest
+    if earlier_labels is None or min((current.sign > 0).sum(), (current.sign < 0).sum()) < LEAST:
+        return earlier_labels
+    # Of equally good ones the longest, which comes first.
+    histories = [*(_since(earlier_labels, run) for run in np.unique(earlier_labels.run)), None]
     return max(histories, key=lambda history: _auc_of(current, history, seed))
 
 

@@ -312,8 +312,10 @@ def _leaning_targets(
     }
     own_values = {rating: value if rating in own else 0.0 for rating, value in values.items()}
     samples = [s.sample for s in scores.samples]
-    earlier = scores.critic.relevant
-    return leaning.leaning_targets(context.preset, samples, own_values, context.scorer, context.progress, earlier)
+    earlier_labels = scores.critic.relevant
+    return leaning.leaning_targets(
+        context.preset, samples, own_values, context.scorer, context.progress, earlier_labels
+    )
 
 
 # --- 4. judge: what the filter lets through -----------------------------------------------------------------------
