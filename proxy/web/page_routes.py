@@ -14,12 +14,12 @@ from proxy.web.pages import Pages
 from proxy.web.route import Route
 
 
-def _page(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False) -> Route:
-    return Route("get", path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
+def _page(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False, method: str = "get") -> Route:
+    return Route(method, path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
 
 
 def _page_act(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False) -> Route:
-    return Route("post", path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
+    return _page(path, handler, guests=guests, method="post")
 
 
 PAGES: Final = (

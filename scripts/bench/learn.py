@@ -46,13 +46,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     asked = parser.parse_args()
     overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
-    personas, found = [Persona(spec) for spec in asked.persona.split(",")], weights.resolve(asked.weights)
-    chat = Chat(found.path, asked.threads)
+    personas, source = [Persona(spec) for spec in asked.persona.split(",")], weights.resolve(asked.weights)
+    chat = Chat(source.path, asked.threads)
     held_out = prompts()[f"held-out {personas[0].prompts}".strip()][: asked.eval]
-    base = chat.evaluate(personas[0], held_out, None, seed=1000, others=personas[1:] and personas)
+    base = chat.evaluate(personas[0], held_out, None, seed=1000, raters=personas[1:] and personas)
     print(f"{names(personas)}: base {liked(base)}, nll {base['base_nll']:.3f}", flush=True)
     for seed in map(int, asked.seeds.split(",")):
-        learn(chat, personas, found.path, asked, overrides, seed, base, held_out)
+        learn(chat, personas, source.path, asked, overrides, seed, base, held_out)
 
 
 def names(personas: list[Persona]) -> str:
@@ -136,7 +136,7 @@ def learn(
             waiting = []
         else:
             waiting = lines + waiting
-        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000, others=personas[1:] and personas)
+        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000, raters=personas[1:] and personas)
         good = sum(line["reward"] > 0 for line in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))

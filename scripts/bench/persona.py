@@ -80,9 +80,9 @@ class Chat:
         return Reply(self.template.text(reply.reply), ended=reply.reply[-1] == self.template.end)
 
     def evaluate(
-        self, persona: Persona, texts: list[str], adapter: Path | None, seed: int, others: Sequence[Persona] = ()
+        self, persona: Persona, texts: list[str], adapter: Path | None, seed: int, raters: Sequence[Persona] = ()
     ) -> dict[str, Any]:
-        """Liked share and sanity on held-out prompts; `others` rate the same replies."""
+        """Liked share and sanity on held-out prompts; `raters` rate the same replies."""
         start = time.monotonic()
         replies = self.ask(texts, adapter, seed)
         nll = -np.concatenate(self.score(replies, None, 1.0)).mean()
@@ -96,7 +96,7 @@ class Chat:
 
         return {
             "liked": share(persona),
-            **({"liked_by": {rater.name: share(rater) for rater in others}} if others else {}),
+            **({"liked_by": {rater.name: share(rater) for rater in raters}} if raters else {}),
             "base_nll": float(nll),
             "text_nll": float(text_nll),
             "topic": float(topic.measure(self.policy, replies)[0].mean()),
