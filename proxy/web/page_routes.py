@@ -6,7 +6,7 @@ Not here: what other programs may count on (route_table).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Literal
 
 from proxy.access.roles import PAGE
 from proxy.web.error_middleware import Handler
@@ -14,7 +14,9 @@ from proxy.web.pages import Pages
 from proxy.web.route import Route
 
 
-def _page(path: str, handler: Callable[[Pages], Handler], *, guests: bool = False, method: str = "get") -> Route:
+def _page(
+    path: str, handler: Callable[[Pages], Handler], *, guests: bool = False, method: Literal["get", "post"] = "get"
+) -> Route:
     return Route(method, path, PAGE, lambda h: h.pages.guarded(handler(h.pages), guests=guests))
 
 
