@@ -112,7 +112,9 @@ function activate(context) {
     setKey: () => thumbs.setKey(),
   };
   for (const [name, act] of Object.entries(acts)) {
-    const run = () => act().catch((error) => vscode.window.showErrorMessage(`rlproxy: ${error.message}`));
+    // VS Code makes links of [text](command:…), and part of the message may be a server's.
+    const plain = (text) => text.replace(/\[/g, "(").replace(/\]/g, ")");
+    const run = () => act().catch((error) => vscode.window.showErrorMessage(plain(`rlproxy: ${error.message}`)));
     context.subscriptions.push(vscode.commands.registerCommand(`rlproxy.${name}`, run));
   }
   const timer = setInterval(() => thumbs.look(), EVERY_MS);

@@ -1,13 +1,15 @@
 """Paths that lead nowhere: what is said instead of a server's bare "Not Found".
 
-Owns two sentences: of a base URL that has a part twice, and of a route that the backend does not have. Whatever a
+Owns two sentences: of a base URL that has a part or a slash too many, and of a route that the backend does not have. Whatever a
 backend says of its own accord is passed on as it is.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Final
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -32,12 +34,15 @@ def _mistakes() -> frozenset[str]:
 
 
 MISTAKES: Final = _mistakes()
+RELAYED: Final = frozenset(path for dialect in DIALECTS for path in dialect.paths)
 
 
 def mistaken(request: web.Request) -> NotFound | None:
-    """Where the client's base URL has a part that the client adds by itself."""
+    """Where the client's base URL has a part that the client adds by itself, or a slash too many: a server that
+    forgives that would answer, and nothing would be captured."""
     path = upstream_path(request).partition("?")[0]
-    if path not in MISTAKES:
+    path = path if path in MISTAKES else _forgiven(path)
+    if path not in MISTAKES and (request.method != "POST" or path not in RELAYED):
         return None
     room = f"/s/{request.match_info['session']}" if "session" in request.match_info else ""
     base = f"{request.scheme}://{request.host}{room}"
@@ -47,6 +52,11 @@ def mistaken(request: web.Request) -> NotFound | None:
         f"There is nothing at {request.method} {request.path}, and nothing was passed on: the client's base URL has a "
         f"part too many. It is {right}."
     )
+
+
+def _forgiven(path: str) -> str:
+    """As the most forgiving server reads a path: without escapes, doubled slashes, dots, and a slash at the end."""
+    return posixpath.normpath(unquote(path).lower().replace("//", "/"))
 
 
 def is_bare(status: int, answer: bytes) -> bool:

@@ -15,6 +15,7 @@ ProxyError
 ├── TooLarge 413
 │   └── HeadTooLarge 431
 ├── AnotherHome 421       a command for a home that is not served here
+├── UnknownExpectation 417
 ├── TooMany 429
 ├── Unsupported 501       this backend or installation cannot do that
 ├── BackendRefused        the backend's own error, with its status, in the client's dialect
@@ -134,6 +135,10 @@ class AnotherHome(ProxyError):
 
 class TooSlow(ProxyError):
     status, type, code = 408, "invalid_request_error", "too_slow"
+
+
+class UnknownExpectation(ProxyError):
+    status, type, code = 417, "invalid_request_error", "unknown_expectation"
 
 
 class TooMany(ProxyError):

@@ -405,9 +405,10 @@ class RunSupervisor:
                 self.state.progress.add(event)
                 if event.get("event") == "alive":
                     continue
-                if event.get("event") == "tuned":  # whatever becomes of this run
+                rate = event.get("rate")
+                if event.get("event") == "tuned" and isinstance(rate, float):  # whatever becomes of this run
                     rates = await self._store.meta.get(TUNED, {})
-                    await self._store.meta.set(TUNED, {**rates, run.model: event["rate"]})
+                    await self._store.meta.set(TUNED, {**rates, run.model: rate})
                 self._events.emit("run", **{**event, "run": run.id})
             status = await job.wait()
             self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None

@@ -143,6 +143,12 @@ class BackgroundResponses:
     ) -> web.StreamResponse:
         """Its events, again or from some number on; before the last one, the response that it has is stored."""
         response, codec = PacedStream(status=upstream.status, headers=headers), self._codec(completion)
+
+        async def send(event: Event) -> None:
+            if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
+                await self._store_final(request, completion, answer)
+            await response.write(codec.event(event))
+
         await response.prepare(request)
         room, is_raw = AnswerRoom(request, self._parts.settings.server), False
         async for piece in upstream.pieces():
@@ -154,10 +160,12 @@ class BackgroundResponses:
                 await response.write(events)
                 continue
             for event in splitter.events(events):
-                if RESPONSES.terminal(event) and (answer := _response_in(event)) is not None:
-                    await self._store_final(request, completion, answer)
-                await response.write(codec.event(event))
-        await response.write_eof(splitter.remainder())
+                await send(event)
+        remainder = splitter.remainder()
+        if RESPONSES.terminal(event := Event(remainder)):  # its blank line is lacking
+            await send(event)
+            remainder = b""
+        await response.write_eof(remainder)
         return response
 
     def _codec(self, completion: Completion) -> Native:

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from aiohttp import HttpVersion11, web
 
-from proxy.core.errors import NotFound, ProxyError, StorageFailed
+from proxy.core.errors import NotFound, ProxyError, StorageFailed, UnknownExpectation
 from proxy.dialects import MESSAGES, dialect_at
 from proxy.relay.anthropic_models import ANTHROPIC
 from proxy.relay.exchange import CLIENT_ERRORS
@@ -62,6 +62,18 @@ async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResp
                 f"rlproxy itself failed at this request ({description}), which is a bug; its log has more. Ask again."
             ),
         )
+
+
+async def meet_expectation(request: web.Request) -> web.StreamResponse | None:
+    """`100 Continue` for a client that announces its body; 417 for any other `Expect`, as RFC 9110, 10.1.1, has it.
+    aiohttp repeats the header in its answer, and fails at bytes that are not UTF-8."""
+    if request.version < HttpVersion11:
+        return None
+    if request.headers["expect"].lower() != "100-continue":
+        return _shape_error(request, UnknownExpectation("`Expect` can be `100-continue` only; nothing was passed on."))
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # the answer has not begun
+    return None
 
 
 def _broken_off(request: web.Request, error: Exception) -> web.Response:

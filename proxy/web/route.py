@@ -14,6 +14,7 @@ from aiohttp import web
 
 from proxy.access.roles import ROOM, Rule
 from proxy.core.errors import Problem
+from proxy.web.error_middleware import meet_expectation
 from proxy.web.handlers import Answers, Handlers
 from proxy.web.openapi.shapes import TEXT, Schema
 from store.records import Role
@@ -52,4 +53,5 @@ class Route:
         """The routes as aiohttp takes them; those for agents come once more with a session in the path."""
         prefixes = ("", ROOM) if self.rule.kind in ("models", "passed") else ("",)
         register = web.get if self.method == "get" else partial(web.route, self.method.upper())  # GET answers HEAD, too
-        return [register(prefix + self.path, self.handler(handlers)) for prefix in prefixes]
+        handler = self.handler(handlers)
+        return [register(prefix + self.path, handler, expect_handler=meet_expectation) for prefix in prefixes]

@@ -35,6 +35,10 @@ async def error_of(response: Any, status: int = 404) -> str:
         ("/api/api/generate", "{}."),
         ("/v1/chat/completions/chat/completions", "{}/v1, or {} for"),  # the whole route as a base URL
         ("/s/mine/v1/v1/chat/completions", "{}/s/mine/v1, or {}/s/mine for"),
+        ("/v1//messages?beta=true", "{}/v1, or {} for"),  # a base URL that ends with a slash
+        ("/v1/responses/", "{}/v1, or {} for"),  # a server that drops the slash would answer, and nothing be stored
+        ("/v1/Chat/Completions", "{}/v1, or {} for"),
+        ("/s/mine/api/chat/", "{}/s/mine."),
     ],
 )
 async def test_a_base_url_with_a_part_too_many_is_named(proxy: Proxy, path: str, right: str) -> None:

@@ -32,6 +32,7 @@ class BackgroundServer(Listening):
         self.requests: list[str] = []
         self.is_lost = False
         self.release = asyncio.Event()  # of a stream, after its first event
+        self.has_last_blank_line = True
 
     async def start(self, port: int = 0) -> None:
         app = web.Application()
@@ -72,7 +73,8 @@ class BackgroundServer(Listening):
 
         async def send(number: int, kind: str, **members: Any) -> None:
             event = {"type": kind, "sequence_number": number, **members}
-            await stream.write(f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode())
+            end = "\n\n" if self.has_last_blank_line or kind != "response.completed" else ""
+            await stream.write(f"event: {kind}\ndata: {json.dumps(event)}{end}".encode())
 
         self.status = "in_progress"
         await send(0, "response.created", response=self.response())
@@ -259,6 +261,15 @@ async def test_a_stream_that_is_read_to_its_end_is_stored_at_once(open_proxy: Pr
     row = await _row(open_proxy, id)
     assert b"resp_7" not in raw and row.end is not None and (row.status, row.end.text) == ("done", "hello")
     assert await open_proxy.store.items.response_of(id) is None
+
+
+async def test_a_stream_again_whose_last_blank_line_is_lacking(open_proxy: Proxy, server: BackgroundServer) -> None:
+    id = (await _ask(open_proxy))["id"]
+    server.has_last_blank_line = False
+    async with open_proxy.http.get(f"/v1/responses/{id}", params={"stream": "true"}) as response:
+        raw = await response.read()
+    row = await _row(open_proxy, id)
+    assert b"resp_7" not in raw and row.end is not None and (row.status, row.end.text) == ("done", "hello")
 
 
 async def test_one_that_nobody_fetches_expires_with_the_others(open_proxy: Proxy) -> None:
