@@ -1,7 +1,7 @@
 """Paths that lead nowhere: what is said instead of a server's bare "Not Found".
 
-Owns two sentences: of a base URL that has a part or a slash too many, and of a route that the backend does not have. Whatever a
-backend says of its own accord is passed on as it is.
+Owns two sentences: of a base URL that has a part or a slash too many, and of a route that the backend does not have.
+Whatever a backend says of its own accord is passed on as it is.
 """
 
 from __future__ import annotations
