@@ -19,9 +19,7 @@ async def test_a_body_that_is_announced_first_is_taken(proxy: Proxy) -> None:
     ("method", "path"), [("POST", "/v1/chat/completions"), ("POST", "/v1/embeddings"), ("GET", "/rl/status")]
 )
 @pytest.mark.parametrize("expectation", ["a miracle", "caf\xe9", "\xff\xfe"])
-async def test_what_nobody_can_meet_is_refused_in_words(
-    proxy: Proxy, method: str, path: str, expectation: str
-) -> None:
+async def test_what_nobody_can_meet_is_refused_in_words(proxy: Proxy, method: str, path: str, expectation: str) -> None:
     answer = await raw(proxy, head(method, path, f"expect: {expectation}", body=CHAT))
     assert status(answer) == 417
     assert "Expect" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
