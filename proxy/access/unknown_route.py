@@ -38,8 +38,9 @@ RELAYED: Final = frozenset(path for dialect in DIALECTS for path in dialect.path
 
 
 def mistaken(request: web.Request) -> NotFound | None:
-    """Where the client's base URL has a part that the client adds by itself, or a slash too many: a server that
-    forgives that would answer, and nothing would be captured."""
+    """Where the client's base URL has a part that the client adds by itself, or a slash too many.
+
+    A server that forgives the slash would answer, and nothing would be captured."""
     path = upstream_path(request).partition("?")[0]
     path = path if path in MISTAKES else _forgiven(path)
     if path not in MISTAKES and (request.method != "POST" or path not in RELAYED):
@@ -55,7 +56,7 @@ def mistaken(request: web.Request) -> NotFound | None:
 
 
 def _forgiven(path: str) -> str:
-    """As the most forgiving server reads a path: without escapes, doubled slashes, dots, and a slash at the end."""
+    """The path as the most forgiving server reads it: no escapes, doubled slashes, dots, or slash at the end."""
     return posixpath.normpath(unquote(path).lower().replace("//", "/"))
 
 

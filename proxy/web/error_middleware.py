@@ -65,8 +65,9 @@ async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 async def meet_expectation(request: web.Request) -> web.StreamResponse | None:
-    """`100 Continue` for a client that announces its body; 417 for any other `Expect`, as RFC 9110, 10.1.1, has it.
-    aiohttp repeats the header in its answer, and fails at bytes that are not UTF-8."""
+    """`100 Continue` for a client that announces its body; 417 for any other `Expect` (RFC 9110, 10.1.1).
+
+    aiohttp's own handler repeats the header in its answer, and fails at bytes that are not UTF-8."""
     if request.version < HttpVersion11:
         return None
     if request.headers["expect"].lower() != "100-continue":
