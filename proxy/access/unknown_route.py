@@ -1,6 +1,6 @@
 """Paths that lead nowhere: what is said instead of a server's bare "Not Found".
 
-Owns two sentences: of a base URL that has a part or a slash too many, and of a route that the backend does not have.
+Owns two sentences: of a base URL with a part or a slash too many, and of a route that the backend lacks.
 Whatever a backend says of its own accord is passed on as it is.
 """
 
