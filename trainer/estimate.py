@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from config import presets
-from config.backend_kinds import BACKENDS, BackendTraits
+from config.backend_kinds import BACKENDS, GGUF, GGUF_BITS, BackendTraits
 from trainer.formats.manifest import AdapterError
 from trainer.formats.model_shape import ModelShape, Shapes, read
 from trainer.policy import autoscale, footprint
@@ -86,6 +86,7 @@ class EstimateRequest(NamedTuple):
     context: int = 4096  # tokens that the server keeps
     preset: str = "balanced"
     overrides: Mapping[str, Any] = MappingProxyType({})
+    served_bytes: int | None = None  # of the file that the server runs, where it tells
 
     @property
     def kind(self) -> BackendTraits:
@@ -108,6 +109,11 @@ class Estimate:
     @property
     def server(self) -> BackendTraits:
         return self.request.kind
+
+    @property
+    def bits(self) -> float:
+        """Bits of a weight at the server: by the size of its file, else as most people have it."""
+        return _bits(self.shape, self.request)
 
     @property
     def serves(self) -> bool:
@@ -153,7 +159,8 @@ def of(path: Path, request: EstimateRequest) -> Estimate:
     numbers = footprint.adapter_parameters(trained, fitted.rank)
     serving = _serving(shape, request)
     ways = [_way(shape, numbers, request, serving, option, fitted.max_seq_len) for option in _options(request.hardware)]
-    versions = _versions(shape, trained, numbers)
+    file_bits = _bits(shape, request) if request.server in GGUF else GGUF_BITS
+    versions = _versions(shape, trained, numbers, file_bits)
     return Estimate(shape, request, fitted.rank, trained, numbers, obstacle, serving, ways, _advised(ways), versions)
 
 
@@ -174,8 +181,12 @@ def _serving(shape: ModelShape, request: EstimateRequest) -> ServingMemory:
     kind, copies = request.kind, 1
     if request.hardware.gpu:  # on a CPU all processes map one file
         copies = kind.copies
-    weights = round(shape.profile.total * kind.bits / 8)
+    weights = footprint.file_bytes(shape, _bits(shape, request))
     return ServingMemory(weights, footprint.cache_bytes(shape, request.context, kind.cache_bytes), copies)
+
+
+def _bits(shape: ModelShape, request: EstimateRequest) -> float:
+    return request.kind.bits if request.served_bytes is None else 8 * request.served_bytes / shape.profile.total
 
 
 # --- ways to train ------------------------------------------------------------------------------------------------
@@ -234,7 +245,8 @@ def _advised(ways: list[Way]) -> Way | None:
 # --- versions -----------------------------------------------------------------------------------------------------
 
 
-def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionSize]:
+def _versions(shape: ModelShape, trained: Shapes, numbers: int, bits: float) -> list[VersionSize]:
+    """`bits`: of a weight in a GGUF file of the model."""
     stored, adapter = footprint.stored_bytes(numbers), footprint.adapter_bytes(numbers)
     return [
         VersionSize("built-in, vLLM, SGLang", "a PEFT adapter", stored, adapter, adapter),
@@ -243,8 +255,8 @@ def _versions(shape: ModelShape, trained: Shapes, numbers: int) -> list[VersionS
             "Ollama, LM Studio",
             "a whole GGUF model",
             stored,
-            footprint.gguf_bytes(shape),
-            footprint.most_merged_bytes(shape, trained),
+            footprint.file_bytes(shape, bits),
+            footprint.most_merged_bytes(shape, trained, bits),
         ),
         VersionSize("mlx-lm", "an MLX adapter", stored, adapter, adapter),
     ]

@@ -6,6 +6,7 @@ Owns the words and the tables. Nothing is started or written; a config.json may 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,8 +68,9 @@ def plan(
     try:
         train = settings.train
         request = EstimateRequest(
-            kind, hardware, Workload(ratings or train.start_at, tokens), context, train.preset, train.overrides
-        )
+            kind, hardware, Workload(ratings or train.start_at, tokens), context, train.preset, train.overrides,
+            None if model or server else served_bytes(settings),
+        )  # fmt: skip
         report = PlanReport.of(settings, model or train.weights, request)
     except LaunchError as error:
         fail(str(error))
@@ -130,7 +132,7 @@ class PlanReport:
         if kind.bits:
             times = f", {serving.copies} times (the model and two versions)" if serving.copies > 1 else ""
             lines.append(
-                f"Server   {kind.name}: {gb(serving.weights)} for weights in {kind.bits:g} bits, "
+                f"Server   {kind.name}: {gb(serving.weights)} for weights in {estimate.bits:.3g} bits, "
                 f"{gb(serving.cache)} for keys and values of {request.context:,} tokens{times}"
             )
         return lines
@@ -151,7 +153,7 @@ class PlanReport:
         if not estimate.serves:
             lines.append(
                 f"{estimate.server.name} itself does not fit: it needs {gb(estimate.serving.total)} for weights in "
-                f"{estimate.server.bits:g} bits. Serve a smaller model, or one in fewer bits."
+                f"{estimate.bits:.3g} bits. Serve a smaller model, or one in fewer bits."
             )
         if advised is None:
             lines.append("No run fits here: train on another machine, or serve a smaller model. Ratings are kept.")
@@ -201,7 +203,7 @@ class PlanReport:
             },
             "hardware": request.hardware._asdict(), "workload": request.workload._asdict(),
             "server": {
-                "kind": request.server, "bits": estimate.server.bits, "context": request.context,
+                "kind": request.server, "bits": round(estimate.bits, 3), "context": request.context,
                 **estimate.serving._asdict(), "total": estimate.serving.total, "fits": estimate.serves,
                 "obstacle": estimate.obstacle or None,
             },
@@ -222,12 +224,27 @@ def estimate_here(settings: Settings, weights: str) -> Estimate | None:
         return None
     train = settings.train
     request = launch.EstimateRequest(
-        kind, hardware_of(settings), launch.Workload(train.start_at, TOKENS), CONTEXT, train.preset, train.overrides
-    )
+        kind, hardware_of(settings), launch.Workload(train.start_at, TOKENS), CONTEXT, train.preset, train.overrides,
+        served_bytes(settings),
+    )  # fmt: skip
     try:
         return launch.estimate_run(weights, request) if launch.local(weights or launch.DEFAULT_HUB_ID) else None
     except (launch.LaunchError, ImportError, ValueError):  # the run itself says what is wrong with them
         return None
+
+
+def served_bytes(settings: Settings) -> int | None:
+    """The size of the file that the server of the settings runs; None where none answers, or it does not tell."""
+    from proxy.cli.init import discovery
+
+    backend = settings.backend
+    if backend.kind not in backend_kinds.GGUF or not backend.url:
+        return None
+    keys = {discovery.plain(backend.url): backend.api_key} if backend.api_key else {}
+    models = [model for server in asyncio.run(discovery.look([backend.url], keys)) for model in server.models]
+    name = (backend.model or "").removesuffix(":latest")
+    sizes = [model.size for model in models if model.name == name or len(models) == 1]
+    return sizes[0] if sizes else None
 
 
 def short(estimate: Estimate, *, sentence: bool = False) -> str:

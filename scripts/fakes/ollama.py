@@ -35,6 +35,7 @@ TEMPLATE = "{{ .System }}\n{{ .Prompt }}"
 LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
 AT = "2026-11-23T15:20:01.696987091Z"
+SIZE = 270_898_672  # bytes of a file, as of smollm2:135m
 NO_TEXT = "json: cannot unmarshal object into Go struct field .messages.tool_calls.function.arguments of type string"
 # What Ollama passes on of its llama-server's error, in streams and whole answers (llm/llama_server.go, August 2026).
 NO_LOGPROBS = (
@@ -135,7 +136,7 @@ class FakeOllama(Listening):
         return _api({"models": [self._tag(name, model) for name, model in self.models.items()]})
 
     def _tag(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
-        found = {"name": name, "model": name, "modified_at": AT, "size": 1, "digest": digest(model)}
+        found = {"name": name, "model": name, "modified_at": AT, "size": SIZE, "digest": digest(model)}
         sizes = {} if self._is_before(0, 33, 0) else {"context_length": 2048, "embedding_length": 256}
         found["details"] = {**texts.details(model), **sizes}
         return found if self._is_before(0, 33, 0) else {**found, "capabilities": texts.capabilities(model)}
@@ -144,7 +145,7 @@ class FakeOllama(Listening):
         return _api({"models": [self._held(name, self.models[name]) for name in self.loaded]})
 
     def _held(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
-        found = {"name": name, "model": name, "size": 1, "digest": digest(model), "details": texts.details(model)}
+        found = {"name": name, "model": name, "size": SIZE, "digest": digest(model), "details": texts.details(model)}
         return {**found, "expires_at": AT, "size_vram": 0, "context_length": 2048}
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from config import backend_kinds
 from trainer.formats.model_shape import ModelShape, Shapes
 
 GB: Final = 2**30
@@ -258,15 +257,15 @@ def stored_bytes(trained: int) -> int:
     return 3 * adapter_bytes(trained)
 
 
-def gguf_bytes(shape: ModelShape, bits: float = backend_kinds.GGUF_BITS) -> int:
+def file_bytes(shape: ModelShape, bits: float) -> int:
     """A model file of this many bits a weight; the embeddings are written once where the head is the same."""
     return round(shape.profile.total * bits / 8)
 
 
-def most_merged_bytes(shape: ModelShape, layers: Shapes, bits: float = backend_kinds.GGUF_BITS) -> int:
+def most_merged_bytes(shape: ModelShape, layers: Shapes, bits: float) -> int:
     """A whole model with so much learned in its layers that they need 8 bits."""
     changed = sum(rows * width for rows, width in layers.values())
-    return gguf_bytes(shape, bits) + round(changed * max(0.0, Q8_BITS - bits) / 8)
+    return file_bytes(shape, bits) + round(changed * max(0.0, Q8_BITS - bits) / 8)
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------------------

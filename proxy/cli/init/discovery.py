@@ -42,6 +42,7 @@ class ListedModel:
     name: str
     window: int | None = None  # tokens it takes, where the server tells
     root: str | None = None  # the folder or hub id that was loaded, where the server tells
+    size: int | None = None  # bytes of its file, where the server tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,12 @@ async def _by_open_routes(probe: ServerProbe) -> str:
 
 async def _ollama(probe: ServerProbe, version: str) -> DiscoveredServer:
     tags = _list(await probe.table("/api/tags"), "models")
-    names = [str(m["name"]) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
-    models = tuple(ListedModel(name.removesuffix(":latest")) for name in names if "-rl:v" not in name)  # those are ours
+    named = [(str(m["name"]), m) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
+    models = tuple(
+        ListedModel(name.removesuffix(":latest"), size=_size(entry, "size"))
+        for name, entry in named
+        if "-rl:v" not in name  # those are ours
+    )
     return DiscoveredServer(
         "ollama", probe.url, models, version, "" if models else "it has no model yet: `ollama pull` one"
     )
@@ -177,7 +182,9 @@ async def _lmstudio(probe: ServerProbe) -> DiscoveredServer | None:
     if any(isinstance(m, dict) and "loaded_instances" in m for m in entries):
         usable_entries = [m for m in entries if m.get("type") == "llm" and m.get("publisher") != "rlproxy"]
         usable_entries.sort(key=lambda m: not m["loaded_instances"])  # what is loaded comes first
-        models = tuple(ListedModel(str(m["key"]), m.get("max_context_length")) for m in usable_entries)
+        models = tuple(
+            ListedModel(str(m["key"]), m.get("max_context_length"), size=_size(m, "size_bytes")) for m in usable_entries
+        )
         return DiscoveredServer("lmstudio", probe.url, models, about={"models": usable_entries})
     _, unknown, _ = await probe.get("/api/v1/models")
     if isinstance(unknown, dict) and "Unexpected endpoint" in str(unknown.get("error")):
@@ -216,8 +223,16 @@ def _model(entry: Mapping[str, Any]) -> ListedModel:
     window = entry.get("max_model_len") or (meta or {}).get("n_ctx")
     root = entry.get("root")
     return ListedModel(
-        str(entry["id"]), window if isinstance(window, int) else None, root if isinstance(root, str) else None
+        str(entry["id"]),
+        window if isinstance(window, int) else None,
+        root if isinstance(root, str) else None,
+        _size(meta or {}, "size"),
     )
+
+
+def _size(entry: Mapping[str, Any], member: str) -> int | None:
+    size = entry.get(member)
+    return size if isinstance(size, int) and size > 0 else None
 
 
 def _list(answer: Any, key: str) -> list[Any]:

@@ -120,6 +120,39 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
+class Ollama(Hub):
+    """With one model, of 16 bits a weight."""
+
+    def _answer(self, *, has_body: bool) -> None:
+        entry = {"name": "m:latest", "size": 16_000_000_000, "details": {"families": ["qwen3"]}}
+        routes = {
+            "/v1/models": {"data": [{"id": "m"}]},
+            "/api/version": {"version": "0.34.1"},
+            "/api/tags": {"models": [entry]},
+        }
+        body = json.dumps(routes.get(self.path, {})).encode()
+        self.send_response(200 if self.path in routes else 404)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_the_servers_own_file_is_what_counts(tmp_path: Path) -> None:
+    server = HTTPServer(("127.0.0.1", 0), Ollama)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        lines = f'[backend]\nkind = "ollama"\nurl = "http://127.0.0.1:{server.server_port}"\nmodel = "m"\n'
+        (tmp_path / "rlproxy.toml").write_text(f'{lines}[train]\nweights = "{published.write("8B", tmp_path)}"\n')
+        answer = json.loads(run(tmp_path, "--json")[1])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert answer["server"]["weights"] == 16_000_000_000 and answer["server"]["bits"] == pytest.approx(15.6, abs=0.1)
+    assert next(v for v in answer["versions"] if v["form"] == "a whole GGUF model")["served"] == 16_000_000_000
+
+
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
     Hub.paths.clear()

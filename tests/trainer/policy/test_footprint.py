@@ -24,7 +24,7 @@ from trainer.policy.footprint import (
     adapter_bytes,
     adapter_parameters,
     cache_bytes,
-    gguf_bytes,
+    file_bytes,
     linear_parameters,
     micro_batch,
     most_merged_bytes,
@@ -172,7 +172,7 @@ def test_versions_are_as_large_as_real_servers_keep_them(name, tmp_path):
     measured = json.loads((ROOT / "benchmarks" / "versions.json").read_text())[f"{name} Q4_0"]
     large_llama.as_weights(tmp_path / "model", large_llama.SHAPES[name], 49152)
     shape = model_shape.read(tmp_path / "model")
-    assert gguf_bytes(shape, 4.5) == pytest.approx(measured["whole"]["model_bytes"], rel=0.02)
+    assert file_bytes(shape, 4.5) == pytest.approx(measured["whole"]["model_bytes"], rel=0.02)
     assert most_merged_bytes(shape, shape.linears, 4.5) == pytest.approx(measured["whole"]["bytes_of_one"], rel=0.02)
     if "llama-server" in measured:
         adapter = adapter_bytes(adapter_parameters(shape.linears, 16))
