@@ -240,7 +240,7 @@ def served_bytes(settings: Settings) -> int | None:
     backend = settings.backend
     if backend.kind not in backend_kinds.GGUF or not backend.url:
         return None
-    keys = {discovery.plain(backend.url): backend.api_key} if backend.api_key else {}
+    keys = {discovery.plain(backend.url): backend.api_key.get_secret_value()} if backend.api_key else {}
     models = [model for server in asyncio.run(discovery.look([backend.url], keys)) for model in server.models]
     name = (backend.model or "").removesuffix(":latest")
     sizes = [model.size for model in models if model.name == name or len(models) == 1]
