@@ -1,6 +1,7 @@
 """Know each kind of model server by one row: how it is started and found, and what is assumed of its memory.
 
-A new kind is a row here, its name in `BackendKind`, and a module of its name in proxy.backends, with `make`.
+A new kind is a row here, its name in `BackendKind`, and a module of its name in proxy.backends, with `make`. `rlproxy
+init` recognises it by proxy.cli.init.discovery.
 Nothing is imported: the command line's help reads it.
 """
 

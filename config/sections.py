@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
-from config.patterns import TextPattern
+from config.re2_patterns import TextPattern
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 # An empty key must never count as a key, and TOML has no null.

@@ -20,7 +20,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 import structlog
 from pydantic import Field
@@ -339,8 +339,8 @@ def new_key(name: str, role: str) -> tuple[Key, str]:
         raise BadRequest("A key's name is 1 to 100 letters, digits or `@._+-`.", param="name")
     if name == OWNER:
         raise BadRequest(f"`{OWNER}` is whoever runs this rlproxy; choose another name.", param="name")
-    if role not in ("use", "rate", "admin"):
-        raise BadRequest("`role` must be use, rate or admin.", param="role")
+    if role not in (roles := get_args(Role)):
+        raise BadRequest(f"`role` must be {', '.join(roles[:-1])} or {roles[-1]}.", param="role")
     id = secrets.token_hex(4)
     text = _secret(id)
     return Key(id, name, role, hash_key(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at

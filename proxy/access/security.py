@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -43,7 +43,7 @@ _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the n
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
-_RANK: Final[Mapping[str, int]] = {"use": 0, "rate": 1, "admin": 2}
+_RANK: Final[Mapping[str, int]] = {role: rank for rank, role in enumerate(get_args(Role))}
 # Models and rlproxy's own routes are shared out apart, so that no flood of the one kind keeps the other out.
 _SHARED_BY: Final[Mapping[str, str]] = {"passed": "models", "page": "control", "control": "control"}
 _OURS: Final = ("host", "content-length", "expect")

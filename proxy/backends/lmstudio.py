@@ -23,7 +23,7 @@ from config.backend_kinds import usual_url
 from config.settings import Settings
 from proxy.backends import gguf_files
 from proxy.backends.base import Address, Capabilities, LeftoverVersions
-from proxy.backends.installed import InstalledVersions, write
+from proxy.backends.installed_versions import InstalledVersions, write
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads

@@ -32,7 +32,7 @@ from proxy.backends.base import (
     RenderedPrompt,
     ServedModel,
 )
-from proxy.backends.installed import InstalledVersions
+from proxy.backends.installed_versions import InstalledVersions
 from proxy.backends.modelfile import Modelfile, format_of, parse, release_of
 from proxy.backends.ollama_prompts import ollama_request
 from proxy.backends.openai_compatible import LONG_CALL_BYTES, OpenAICompatible

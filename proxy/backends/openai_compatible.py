@@ -27,7 +27,7 @@ from proxy.backends.base import (
     RenderedPrompt,
     ServedModel,
 )
-from proxy.backends.installed import mark_of
+from proxy.backends.installed_versions import mark_of
 from proxy.backends.model_files import ModelFolders
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported

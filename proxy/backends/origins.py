@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from proxy.backends.installed import write
+from proxy.backends.installed_versions import write
 
 MOST: Final = 1000  # versions; the oldest are forgotten
 

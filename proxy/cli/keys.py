@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from proxy.access.keys import Keys
 
-Role = Literal["use", "rate", "admin"]
+Role = Literal["use", "rate", "admin"]  # as store.records has it, which would slow `--help`
 
 keys_app = typer.Typer(
     help="Keys for other people and machines, each with its role.", no_args_is_help=True, rich_markup_mode=None
@@ -79,7 +79,7 @@ def _ask_before_closing(connected: list[str]) -> None:
 def _choose_role() -> Role:
     while True:
         answer = input("Which role: use (models), rate (rate and read, too), admin (everything)? [rate] ").strip()
-        if answer in ("", "use", "rate", "admin"):
+        if answer in ("", *get_args(Role)):
             return answer or "rate"  # type: ignore[return-value]  # one of these words
         _say(f"{answer} is not a role")
 

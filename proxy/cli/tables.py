@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from config.gate_questions import question
+from config.gate_checks import question
 from config.settings import Row
 from proxy.core.terminal import escape_controls, styled
 from proxy.core.version_names import label

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Set
 from hashlib import blake2b
 from typing import Any, Final
 
-from config.patterns import TextPattern
+from config.re2_patterns import TextPattern
 from config.sections import Redaction
 from proxy.conversation.secret_shapes import BASE64_FINDERS, FINDERS, MARKS, STEP, Span, room_in
 from proxy.core.json_edit import dumps, loads

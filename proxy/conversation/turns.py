@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from config.patterns import TextPattern
+from config.re2_patterns import TextPattern
 from config.sections import TurnRule
 from proxy.conversation.conversations import text_of
 from proxy.conversation.user_text import without_blocks

@@ -15,7 +15,7 @@ from config.settings import load
 from proxy.access.security import LOCAL
 from proxy.app import make_app
 from proxy.backends import make_backend
-from proxy.backends.installed import mark_of
+from proxy.backends.installed_versions import mark_of
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.vllm import VLLM
 from scripts.fakes.backend import FakeBackend

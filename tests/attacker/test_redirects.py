@@ -23,7 +23,7 @@ from proxy.cli.init import discovery, extras
 from proxy.client import AsyncClient, Client, Unreachable
 from proxy.core.errors import BackendBroke, ProxyError
 from proxy.core.redirects import Redirected, refuse_all
-from proxy.feedback.webhooks import fetch_text
+from proxy.feedback.webhooks import discord, slack
 from proxy.feedback.webhooks.base import PlatformEvent
 from proxy.feedback.webhooks.discord_gateway import Gateway
 from proxy.signals.judge import AnswerJudge, Endpoint, JudgeDown
@@ -163,8 +163,8 @@ async def test_a_judge_does_not_either(
 
 async def test_no_chat_service_does(trap: HostileServer, pointing: HostileServer, http: aiohttp.ClientSession) -> None:
     event = PlatformEvent("discord", "e", "u", "1", "2", "reaction", "+1", 0.0)
-    assert await fetch_text.slack(http, pointing.url, "token")(event) is None
-    assert await fetch_text.discord(http, pointing.url, "token")(event) is None
+    assert await slack.text_source(http, pointing.url, "token")(event) is None
+    assert await discord.text_source(http, pointing.url, "token")(event) is None
     gateway = Gateway(http, pointing.url, "token", lambda event: None)
     with pytest.raises(Redirected):
         await gateway._connection()

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.backends.installed import mark_of
+from proxy.backends.installed_versions import mark_of
 from trainer.formats.weights import cache_folder
 
 VENV: Final = cache_folder() / "venvs" / "vllm"  # made by scripts/setup_vllm

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from config.patterns import TextPattern
+from config.re2_patterns import TextPattern
 from trainer.formats.manifest import MANIFEST, AdapterError, verify
 
 PREFIX = "base_model.model."

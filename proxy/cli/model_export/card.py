@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from config.gate_questions import question
+from config.gate_checks import question
 from proxy.core.version_names import label
 
 LICENCE_BYTES: Final = 2**16  # of a card or a licence that are looked at

@@ -1,7 +1,8 @@
 """Common parts of chat platforms: an event, a way to prove who sent it, an answer.
 
 Owns the contract of a platform. `verify` is pure: headers, the raw body and the time go in, events come out. Nothing of
-a body is read before its signature holds. Not here: what becomes of an event (`dispatch`).
+a body is read before its signature holds. A new platform is a module here, its section in config/webhooks.py, and its
+row in proxy/web/route_table.py. Not here: what becomes of an event (`dispatch`).
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ Secrets = Callable[[str], str | None]  # of a platform's section, by their keys
 
 
 class Platform(ABC):
-    """One platform: `verify` and `answer`. Its module has a `make(name, key, secrets, section)`; `key` turns it on."""
+    """One platform: `verify` and `answer`. Its module has a `make(name, key, secrets, section)`; `key` turns it on.
+
+    Where its section has a `bot_token`, its module has a `text_source(http, api, token)` too (`fetch_text`).
+    """
 
     name: str
 

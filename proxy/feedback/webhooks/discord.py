@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import aiohttp
 from aiohttp import web
 
 from config.webhooks import PlatformSection
@@ -26,6 +27,7 @@ from proxy.feedback.webhooks.base import (
     text_at,
     value_at,
 )
+from proxy.feedback.webhooks.fetch_text import TextOf, get_json
 
 PING, COMMAND, COMPONENT, COMPLETION = 1, 2, 3, 4
 SAY, CHOICES = 4, 8  # answer with a message; with completions of what is being typed
@@ -73,6 +75,16 @@ class Discord(Platform):
 
 def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Discord:
     return Discord(key)
+
+
+def text_source(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
+    async def text_of(event: PlatformEvent) -> str | None:
+        if not (event.channel.isdecimal() and (event.message_id or "").isdecimal()):
+            return None  # they become part of a path
+        url = f"{api}/channels/{event.channel}/messages/{event.message_id}"
+        return text_at(await get_json(http, url, {}, {"authorization": f"Bot {token}"}), "content")
+
+    return text_of
 
 
 def _event(body: dict[str, Any], now: float) -> PlatformEvent | None:

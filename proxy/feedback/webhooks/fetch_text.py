@@ -1,6 +1,7 @@
-"""The text of a message on a platform, asked for at its API with a bot token.
+"""One GET at a platform's API, for the text of a message.
 
-Owns two GETs, Slack's and Discord's. Telegram and WhatsApp have none: there, whoever posts a message links it.
+Owns its bounds, and that the log says what went wrong. Each platform's module has the address and the member
+(`text_source`). Telegram and WhatsApp have none: there, whoever posts a message links it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import structlog
 from proxy.core.errors import BackendBroke
 from proxy.core.json_edit import loads
 from proxy.core.upstream import body_of
-from proxy.feedback.webhooks.base import PlatformEvent, text_at, value_at
+from proxy.feedback.webhooks.base import PlatformEvent
 
 log = structlog.get_logger()
 
@@ -23,36 +24,7 @@ MOST_BYTES: Final = 1 << 20  # of an answer with one message
 TextOf = Callable[[PlatformEvent], Awaitable[str | None]]
 
 
-def slack(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
-    """`conversations.history`; for a message in a thread, which is not in it, `conversations.replies`."""
-
-    async def text_of(event: PlatformEvent) -> str | None:
-        query = {"channel": event.channel, "latest": event.message_id or "", "inclusive": "true", "limit": "1"}
-        for method, extra in (("history", {}), ("replies", {"ts": event.message_id or ""})):
-            url = f"{api}/conversations.{method}"
-            body = await _get(http, url, {**query, **extra}, {"authorization": f"Bearer {token}"})
-            if isinstance(body, dict) and body.get("ok") is not True:
-                log.warning("Slack did not give a message", method=method, error=body.get("error"))
-            messages = value_at(body, "messages")
-            for message in messages if isinstance(messages, list) else []:
-                if value_at(message, "ts") == event.message_id:
-                    return text_at(message, "text")
-        return None
-
-    return text_of
-
-
-def discord(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
-    async def text_of(event: PlatformEvent) -> str | None:
-        if not (event.channel.isdecimal() and (event.message_id or "").isdecimal()):
-            return None  # they become part of a path
-        url = f"{api}/channels/{event.channel}/messages/{event.message_id}"
-        return text_at(await _get(http, url, {}, {"authorization": f"Bot {token}"}), "content")
-
-    return text_of
-
-
-async def _get(http: aiohttp.ClientSession, url: str, query: dict[str, str], headers: dict[str, str]) -> Any:
+async def get_json(http: aiohttp.ClientSession, url: str, query: dict[str, str], headers: dict[str, str]) -> Any:
     """The JSON there; None where there is no good answer, which the log says."""
     headers |= {"accept-encoding": "identity"}  # this session leaves what it gets packed
     try:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import structlog
@@ -26,9 +26,9 @@ from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.ratings import Feedback
-from proxy.feedback.webhooks import fetch_text
 from proxy.feedback.webhooks.base import EventDone, Platform, PlatformEvent
 from proxy.feedback.webhooks.dispatch import Dispatch
+from proxy.feedback.webhooks.fetch_text import TextOf
 from store.errors import StoreError
 from store.store import Store
 
@@ -72,22 +72,17 @@ class Webhooks:
 
     def start(self, http: aiohttp.ClientSession) -> None:
         """Parts that need a session to ask with: the texts of messages, and Discord's Gateway."""
-        asks: dict[str, fetch_text.TextOf] = {}
-        slack, discord = self._settings.slack, self._settings.discord
-        if token := _secret(self._settings, "slack", "bot_token"):
-            asks["slack"] = fetch_text.slack(http, slack.api, token)
-        if token := _secret(self._settings, "discord", "bot_token"):
-            asks["discord"] = fetch_text.discord(http, discord.api, token)
-            if discord.gateway:
-                from proxy.feedback.webhooks.discord_gateway import Gateway
+        texts, discord = _text_sources(self._settings, http), self._settings.discord
+        if discord.gateway and (token := _secret(self._settings, "discord", "bot_token")):
+            from proxy.feedback.webhooks.discord_gateway import Gateway
 
-                self._tasks.spawn("discord-gateway", Gateway(http, discord.api, token, self._listened).run())
+            self._tasks.spawn("discord-gateway", Gateway(http, discord.api, token, self._listened).run())
         if token := _secret(self._settings, "matrix", "as_token"):
             from proxy.feedback.webhooks.matrix_rooms import MatrixRooms
 
             self._rooms = MatrixRooms(http, self._settings.matrix, token)
-            asks["matrix"] = self._rooms.text_of
-        self._dispatch.finder.texts = asks
+            texts["matrix"] = self._rooms.text_of
+        self._dispatch.finder.texts = texts
 
     # A platform's route
 
@@ -198,10 +193,23 @@ def _platform(settings: config.WebhooksSection, name: str) -> Platform:
     """By the `make` of its module."""
     section, secrets = getattr(settings, name), partial(_secret, settings, name)
     key = getattr(section, section.turned_on_by)
-    module = import_module(f"proxy.feedback.webhooks.{SAME_FORM.get(name, name)}")
     proof = key if isinstance(key, str) else secrets(section.turned_on_by)
-    platform: Platform = module.make(name, proof, secrets, section)
+    platform: Platform = _module(name).make(name, proof, secrets, section)
     return platform
+
+
+def _text_sources(settings: config.WebhooksSection, http: aiohttp.ClientSession) -> dict[str, TextOf]:
+    """By the `text_source` of its module, where a platform's section has a `bot_token` and that is set."""
+    sections = {name: getattr(settings, name) for name in config.PLATFORMS}
+    return {
+        name: _module(name).text_source(http, section.api, token)
+        for name, section in sections.items()
+        if "bot_token" in type(section).model_fields and (token := _secret(settings, name, "bot_token"))
+    }
+
+
+def _module(name: str) -> Any:
+    return import_module(f"proxy.feedback.webhooks.{SAME_FORM.get(name, name)}")
 
 
 async def _transaction_body(request: web.Request) -> bytes:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs
 
+import aiohttp
+import structlog
 from aiohttp import web
 
 from config.webhooks import PlatformSection
@@ -31,6 +33,9 @@ from proxy.feedback.webhooks.base import (
     text_at,
     value_at,
 )
+from proxy.feedback.webhooks.fetch_text import TextOf, get_json
+
+log = structlog.get_logger()
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -63,6 +68,25 @@ class Slack(Platform):
 
 def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> Slack:
     return Slack(key)
+
+
+def text_source(http: aiohttp.ClientSession, api: str, token: str) -> TextOf:
+    """`conversations.history`; for a message in a thread, which is not in it, `conversations.replies`."""
+
+    async def text_of(event: PlatformEvent) -> str | None:
+        query = {"channel": event.channel, "latest": event.message_id or "", "inclusive": "true", "limit": "1"}
+        for method, extra in (("history", {}), ("replies", {"ts": event.message_id or ""})):
+            url = f"{api}/conversations.{method}"
+            body = await get_json(http, url, {**query, **extra}, {"authorization": f"Bearer {token}"})
+            if isinstance(body, dict) and body.get("ok") is not True:
+                log.warning("Slack did not give a message", method=method, error=body.get("error"))
+            messages = value_at(body, "messages")
+            for message in messages if isinstance(messages, list) else []:
+                if value_at(message, "ts") == event.message_id:
+                    return text_at(message, "text")
+        return None
+
+    return text_of
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from config.gate_questions import question
+from config.gate_checks import question
 from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor

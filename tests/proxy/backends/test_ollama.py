@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from proxy.backends import gguf_files
-from proxy.backends.installed import mark_of
+from proxy.backends.installed_versions import mark_of
 from proxy.backends.ollama import Ollama
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import LICENSE, TEMPLATE, FakeOllama

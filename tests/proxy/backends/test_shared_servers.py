@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.backends.installed import MARK, InstalledVersions, mark_of
+from proxy.backends.installed_versions import MARK, InstalledVersions, mark_of
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import FakeOllama

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from proxy.cli import keys
 from proxy.core.address_file import ADDRESS_FILE
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from store import records
 from tests.harness.terminal import Terminal
 from tests.proxy.cli.agents.test_command import person
 
@@ -21,6 +23,10 @@ def keyed(cli: Proxy) -> Proxy:
     """Its commands have the key of this start, as `rlproxy serve` writes it."""
     note_address(cli)
     return cli
+
+
+def test_roles_are_those_of_the_store() -> None:
+    assert get_args(keys.Role) == get_args(records.Role)
 
 
 def note_address(proxy: Proxy) -> None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from config.patterns import TextPattern
+from config.re2_patterns import TextPattern
 from tests.harness.growth import too_slow
 
 TEXT = "Kunde: Müller 12 ١٢ a_b\u00a0x\u2003y [z] \\ ]^- CUSTOMER-12345678 é\n\x1c中文 aab https://ann:pw@h.org/"

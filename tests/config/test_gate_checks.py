@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from config.gate_questions import QUESTIONS, question
+from config.gate_checks import QUESTIONS, question
 
 ROOT = Path(__file__).resolve().parents[2]
 

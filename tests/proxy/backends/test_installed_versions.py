@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.backends.installed import SPARES, InstalledVersions
+from proxy.backends.installed_versions import SPARES, InstalledVersions
 
 
 def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
