@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from aiohttp import web
@@ -56,6 +58,18 @@ class HeldBytes:
             )
         if total > max(SMALL, self._amount) and (refusal := self.take(total - self._amount)) is not None:
             raise self.refusal_error(refusal)
+
+    @contextmanager
+    def hold(self, amount: int) -> Iterator[None]:
+        """Hold so many bytes more meanwhile. Raises as `take_up_to`."""
+        if amount <= SMALL:
+            yield
+            return
+        self.take_up_to(self._amount + amount)
+        try:
+            yield
+        finally:
+            self.give_back(amount)
 
     def give_back(self, amount: int) -> None:
         """So many bytes less; all of them have gone once the request has ended."""

@@ -29,6 +29,8 @@ ITEM: Final = 16  # bytes that any other member, or a list, does
 TEXT: Final = 64  # bytes that a text takes beside its own
 NUMBER: Final = 36  # bytes of a token id, and of a log-prob, each in a list
 SHARED: Final = 1024  # characters of a text from which it is looked whether another has it, too
+# Beginnings of characters beyond U+FFFF, and of their halves as JSON escapes them.
+_WIDEST: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4", b"\\ud", b"\\uD")
 LIGHT: Final = LARGE // (OBJECT + ITEM)  # bytes that are never large, whatever they say
 THREADS: Final = min(16, (os.cpu_count() or 1) + 4)
 MANY: Final = 1 << 20  # pieces of work that wait: each is a request's, and those are bounded elsewhere
@@ -62,7 +64,15 @@ def weight(raw: bytes, known_marks: Marks | None = None) -> int:
 def whole_weight(raw: bytes) -> int:
     """The same, also of what is large by its bytes alone: what it may come to in memory."""
     counts = marks(raw)
-    return len(raw) + OBJECT * counts.objects + ITEM * (counts.commas + counts.lists)
+    return len(raw) * _width(raw) + OBJECT * counts.objects + ITEM * (counts.commas + counts.lists)
+
+
+def _width(raw: bytes) -> int:
+    """Bytes that one byte of this JSON comes to, in its text and in the copy that is searched. One wide character makes
+    all characters of a text as wide (PEP 393)."""
+    if raw.isascii() and b"\\u" not in raw:
+        return 1
+    return 1 + 2 * (3 if any(mark in raw for mark in _WIDEST) else 1)
 
 
 def length(value: Any) -> int:

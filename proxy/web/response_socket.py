@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import WebSocketError, WSCloseCode, WSMsgType, web
 from multidict import CIMultiDict
@@ -19,7 +19,7 @@ from proxy.access.keys import Scope
 from proxy.access.security import principal_of
 from proxy.core.errors import BadRequest, ProxyError, UnknownPrevious
 from proxy.core.json_edit import dumps, loads
-from proxy.core.offload import off_loop
+from proxy.core.offload import off_loop, whole_weight
 from proxy.core.sharing.shares import Account, Room
 from proxy.dialects.identity import head_identity
 from proxy.relay.framing import OK
@@ -47,7 +47,6 @@ class CountedFrames:
         """In place of the parser that `socket` has from its start on."""
         protocol = request.protocol
         self._parser, self._queue = protocol._payload_parser, socket._reader
-        self._account, self._most = account, most
         self._room = Room(most, account, COPIES)
         self._size = 0
         protocol._payload_parser = None
@@ -67,10 +66,16 @@ class CountedFrames:
         self._parser.feed_eof()
 
     def take(self, size: int) -> None:
-        """A message of so many bytes was taken: it is in its request's own account from here on."""
-        self._room.end()
-        self._room = Room(self._most, self._account, COPIES)
-        self._size = max(self._size - size, 0)
+        """A message of so many bytes was taken: it is in its request's own account from here on. What came behind it
+        stays in this one."""
+        self._size = max(self._size - size - _head_size(size), 0)
+        self._room.shrink(self._size)
+
+
+class _Query(NamedTuple):
+    content: bytes  # the body of the request
+    previous: str | None  # the answer that it goes on from
+    is_stored: bool
 
 
 class ResponseSocket:
@@ -82,7 +87,12 @@ class ResponseSocket:
 
     async def get(self, request: web.Request) -> web.StreamResponse:
         most = self._parts.settings.server.max_body_bytes
-        socket = web.WebSocketResponse(max_msg_size=most, heartbeat=30.0, compress=False)  # packed, it would be no size
+        socket = web.WebSocketResponse(
+            max_msg_size=most,
+            heartbeat=30.0,
+            compress=False,  # packed, it would be no size
+            decode_text=False,  # a text would be four times as large by one wide character
+        )
         if not socket.can_prepare(request):
             return await self._plain(request)
         await socket.prepare(request)
@@ -97,30 +107,41 @@ class ResponseSocket:
                 break
             if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
                 break
-            raw = message.data.encode() if isinstance(message.data, str) else bytes(message.data)
+            raw = bytes(message.data)
             frames.take(len(raw))
+            del message  # the answer takes its time
             try:
-                await self._answer(request, socket, raw, unstored)
+                query = await self._read(request, raw, unstored)
+                del raw
+                await self._answer(request, socket, query, unstored)
             except ProxyError as error:
                 await socket.send_str(error_message(error.status, error.body()["error"]))
         return socket
 
+    async def _read(self, request: web.Request, raw: bytes, unstored: dict[str, None]) -> _Query:
+        """The request in a message. Memory for it is in the account of the connection meanwhile. Raises BadRequest, UnknownPrevious, and as
+        `HeldBytes.hold`."""
+        weight = COPIES * len(raw) + await off_loop(len(raw), whole_weight, raw)
+        with request[HELD_BYTES].hold(weight):
+            body = await off_loop(len(raw), _members, raw)
+            previous = body.get("previous_response_id")
+            if previous is not None:
+                await self._check_previous(request, str(previous), body, unstored)
+            content = await off_loop(len(raw), dumps, body)
+            return _Query(content, None if previous is None else str(previous), body.get("store") is not False)
+
     async def _answer(
-        self, request: web.Request, socket: web.WebSocketResponse, raw: bytes, unstored: dict[str, None]
+        self, request: web.Request, socket: web.WebSocketResponse, query: _Query, unstored: dict[str, None]
     ) -> None:
-        """Raises BadRequest, UnknownPrevious."""
-        body = await off_loop(len(raw), _members, raw)
-        previous = body.get("previous_response_id")
-        if previous is not None:
-            await self._check_previous(request, str(previous), body, unstored)
-        if body.get("store") is False and len(unstored) >= MOST_UNSTORED:
+        """Raises BackendBroke."""
+        if not query.is_stored and len(unstored) >= MOST_UNSTORED:
             del unstored[next(iter(unstored))]
         writer = EventWriter(socket)
         question = _request(request, writer)
 
         async def answer(question: web.Request) -> web.StreamResponse:
-            question[BODY] = content = dumps(body)
-            question[HELD_BYTES].take_up_to(len(raw) + len(content))
+            question[BODY] = query.content
+            question[HELD_BYTES].take_up_to(len(query.content))
             writer.room = room_for(question, self._parts.settings.server.max_body_bytes)
             return await self._relay(question)
 
@@ -135,10 +156,10 @@ class ResponseSocket:
         ended = writer.newest.get("response")
         id = ended.get("id") if isinstance(ended, Mapping) else None
         if writer.newest.get("type") in ("response.completed", "response.incomplete") and isinstance(id, str):
-            if body.get("store") is False:
+            if not query.is_stored:
                 unstored[id] = None
-        elif previous is not None:
-            unstored.pop(str(previous), None)  # what failed is begun anew
+        elif query.previous is not None:
+            unstored.pop(query.previous, None)  # what failed is begun anew
 
     @staticmethod
     async def _send_whole(socket: web.WebSocketResponse, status: int, body: bytes, writer: EventWriter) -> None:
@@ -176,6 +197,11 @@ class ResponseSocket:
                     f"No tool call found for function call output with call_id {str(item.get('call_id'))[:200]}.",
                     param="input",
                 )
+
+
+def _head_size(size: int) -> int:
+    """Bytes of the head of a client's frame of so many bytes (RFC 6455, 5.2)."""
+    return 6 if size < 126 else 8 if size < 1 << 16 else 14
 
 
 def _members(raw: bytes) -> dict[str, Any]:

@@ -301,6 +301,48 @@ async def test_messages_that_do_not_end_hold_no_more_memory_than_is_allowed(
             await asyncio.sleep(0.01)
 
 
+async def test_a_message_that_is_taken_gives_no_room_of_the_next_one_back(proxy: Proxy, accounts: list[Bodies]) -> None:
+    """While an answer was under way, a short message and 30 MB of an endless one came; 40 such held 1.2 GB."""
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=64 << 20, server__max_body_bytes=4 << 20)
+    proxy.backend.hold.clear()
+    short = frame(4, last=True)
+    body = json.dumps({"type": "response.create", "model": "fake", "input": "hi"}).encode()
+    asked = bytes([0x81, 0x80 | 126]) + len(body).to_bytes(2) + b"\0" * 4 + body
+    sent = head("GET", "/v1/responses", *UPGRADE) + asked + short + frame(3 << 20)
+    async with held(proxy, sent, 1) as (reader,):
+        async with asyncio.timeout(20):
+            while accounts[-1].held_bytes < 5 << 20:
+                await asyncio.sleep(0.01)
+            proxy.backend.hold.set()
+            await reader.readuntil(b"not valid JSON")  # of the short one
+        assert accounts[-1].held_bytes >= 5 << 20
+    async with asyncio.timeout(20):
+        while accounts[-1].held_bytes:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_message_is_weighed_before_it_is_parsed(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 31 MB of empty objects took 1 GB and held up everybody for 3 s, and was refused then."""
+    await proxy.stop()
+    await proxy.start(server__max_held_bytes=4_000_000)
+    parsed: list[int] = []
+
+    def counted(raw: bytes) -> object:
+        parsed.append(len(raw))
+        return json.loads(raw)
+
+    monkeypatch.setattr("proxy.web.response_socket.loads", counted)
+    async with proxy.http.ws_connect("/v1/responses") as socket:
+        await socket.send_str(MANY.decode())
+        error = await socket.receive_json(timeout=30)
+        assert (error["type"], error["status"]) == ("error", 413) and "number of things" in error["error"]["message"]
+        assert not parsed and not proxy.backend.requests
+        await socket.send_json({"type": "response.create", "model": "fake", "input": "again"})
+        while (event := await socket.receive_json(timeout=30))["type"] != "response.completed":
+            assert event["type"] != "error", event
+
+
 async def test_a_connection_goes_on_after_a_long_message(proxy: Proxy, accounts: list[Bodies]) -> None:
     await proxy.stop()
     await proxy.start(server__max_held_bytes=64 << 20, server__max_body_bytes=4 << 20)

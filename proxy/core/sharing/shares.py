@@ -87,6 +87,14 @@ class Room:
             self._amount += step
         return size <= self._size
 
+    def shrink(self, size: int) -> None:
+        """So many bytes are left in it; the room of the others is given back."""
+        steps = min((self._size - size) // STEP, self._amount // (STEP * self._copies))
+        if self._account is not None and steps > 0:
+            self._size -= steps * STEP
+            self._amount -= steps * STEP * self._copies
+            self._account.give_back(steps * STEP * self._copies)
+
     def end(self) -> None:
         """Nothing is in it any more."""
         self._most = 0

@@ -18,7 +18,7 @@ from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.core.json_edit import WholeAnswer
 from proxy.core.metrics import Metrics
-from proxy.core.offload import LARGE, WorkerThreads, off_loop, weight
+from proxy.core.offload import LARGE, WorkerThreads, off_loop, weight, whole_weight
 from proxy.core.sharing.shares import HOLDER
 from proxy.core.tasks import Tasks
 from proxy.relay.capture.capture import Capture, CaptureServices
@@ -147,3 +147,12 @@ def test_what_has_many_things_in_it_is_large_before_its_bytes_are(one: str) -> N
 @pytest.mark.parametrize("text", ["word " * 20_000, "{" * 3000, "1,2;" * 10_000])
 def test_a_text_of_a_usual_length_is_not(text: str) -> None:
     assert weight(f'{{"messages":[{{"content":"{text}"}}]}}'.encode()) < LARGE
+
+
+@pytest.mark.parametrize(
+    ("character", "width"), [("a", 1), ("é", 3), ("\\u00e9", 3), ("жж", 3), ("😀", 7), ("\\ud83d\\ude00", 7)]
+)
+def test_one_wide_character_makes_a_text_as_wide(character: str, width: int) -> None:
+    """Of 8 bodies of 31 MB, each with one emoji, 1.5 GB were held where 512 MB were allowed."""
+    raw = f'"{"a" * 1000}{character}"'.encode()
+    assert whole_weight(raw) == width * len(raw)
