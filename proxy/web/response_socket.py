@@ -119,8 +119,9 @@ class ResponseSocket:
         return socket
 
     async def _read(self, request: web.Request, raw: bytes, unstored: dict[str, None]) -> _Query:
-        """The request in a message. Memory for it is in the account of the connection meanwhile. Raises BadRequest, UnknownPrevious, and as
-        `HeldBytes.hold`."""
+        """The request in a message; meanwhile its memory is in the account of the connection.
+
+        Raises BadRequest, UnknownPrevious, and as `HeldBytes.hold`."""
         weight = COPIES * len(raw) + await off_loop(len(raw), whole_weight, raw)
         with request[HELD_BYTES].hold(weight):
             body = await off_loop(len(raw), _members, raw)
