@@ -161,10 +161,10 @@ async def _by_open_routes(probe: ServerProbe) -> str:
 
 async def _ollama(probe: ServerProbe, version: str) -> DiscoveredServer:
     tags = _list(await probe.table("/api/tags"), "models")
-    named = [(str(m["name"]), m) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
+    entries = [(str(m["name"]), m) for m in tags if isinstance(m, dict) and m.get("name") and not _embeds(m)]
     models = tuple(
         ListedModel(name.removesuffix(":latest"), size=_size(entry, "size"))
-        for name, entry in named
+        for name, entry in entries
         if "-rl:v" not in name  # those are ours
     )
     return DiscoveredServer(
