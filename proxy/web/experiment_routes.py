@@ -5,7 +5,8 @@ Owns their HTTP. Not here: what counts and when one ends (proxy.versions.experim
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -28,14 +29,11 @@ class ExperimentRoutes:
         """Begin one. The candidate is loaded when this answers."""
         require_admin(request)
         body = await json_object(request)
-        version, against, share = body.get("version"), body.get("against"), body.get("share", 0.5)
-        for name, value in (("version", version), ("against", against)):
-            is_missing = value is None and name == "against"
-            if not is_missing and (type(value) is not int or not 0 <= value < 2**31):
-                raise BadRequest(f"`{name}` must be the number of a version.", param=name)
+        version, share = _version(body, "version"), body.get("share", 0.5)
+        against = None if body.get("against") is None else _version(body, "against")
         if isinstance(share, bool) or not isinstance(share, int | float) or not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
             raise BadRequest(f"`share` must be a number from {LEAST_SHARE} to {1 - LEAST_SHARE}.", param="share")
-        await self._experiments.start(cast(int, version), against, float(share), _actor(request))
+        await self._experiments.start(version, against, float(share), _actor(request))
         return json_response(await self._body(), status=201)
 
     async def stop(self, request: web.Request) -> web.Response:
@@ -46,6 +44,14 @@ class ExperimentRoutes:
 
     async def _body(self) -> ExperimentsBody:
         return cast(ExperimentsBody, await self._experiments.report())
+
+
+def _version(body: Mapping[str, Any], name: str) -> int:
+    """The number of a version; 6.0 is an integer in JSON Schema, too. Raises BadRequest."""
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1 or not 0 <= value < 2**31:
+        raise BadRequest(f"`{name}` must be the number of a version.", param=name)
+    return int(value)
 
 
 def _actor(request: web.Request) -> str:
