@@ -296,8 +296,8 @@ class AnswerOnScreen:
         Raises CannotTell."""
         for newer in await self._store.answers.main_turns_of(place.scope.own_requesters(), limit=TURNS):
             same = newer.conversation == answer.conversation
-            beside = place.session is not None and newer.session == place.session
-            if not (_begins_after(newer, answer) and (same or beside)):
+            is_beside = place.session is not None and newer.session == place.session
+            if not (_begins_after(newer, answer) and (same or is_beside)):
                 continue
             if newer.status == "pending" and (newer := await self.so_far(newer)).status == "pending":
                 if same and newer.has_content:
