@@ -295,10 +295,9 @@ class AnswerOnScreen:
         """`answer`, unless an answer came below it that the client has not sent: it is under way, or was broken off.
         Raises CannotTell."""
         for newer in await self._store.answers.main_turns_of(place.scope.own_requesters(), limit=TURNS):
-            if newer.seq <= answer.seq or newer.created_at < (answer.finished_at or newer.created_at + 1):
-                continue
             same = newer.conversation == answer.conversation
-            if not same and (place.session is None or newer.session != place.session):
+            is_beside = place.session is not None and newer.session == place.session
+            if not (_begins_after(newer, answer) and (same or is_beside)):
                 continue
             if newer.status == "pending" and (newer := await self.so_far(newer)).status == "pending":
                 if same and newer.has_content:
@@ -338,6 +337,11 @@ def _history_above(messages: Sequence[dict[str, Any]], agent: Agent | None) -> l
     while history and (history[-1].get("role") in (*SYSTEM_ROLES, "tool") or silent(history[-1])):
         history.pop()
     return [dict(message) for message in without_fillers(history, agent)]
+
+
+def _begins_after(newer: RecentCompletion, answer: RecentCompletion) -> bool:
+    """Tell if one was asked once the other had ended."""
+    return newer.seq > answer.seq and answer.finished_at is not None and newer.created_at >= answer.finished_at
 
 
 def _is_reference(message: Mapping[str, Any]) -> bool:

@@ -219,22 +219,24 @@ def shares(
         "rejected_token": rejected([row for row in fresh if row[1].cause in (None, "token")]),
         "recomputed": sum(o.tokens for s, o in rows if not s.compared) / total,
     }
-    compared = [o for s, o in fresh if s.compared]
-    if compared:
-        accepted = sum(o.accepted for o in compared) / sum(o.tokens for o in compared)
-        result["acceptance_fresh"] = accepted
-        if accepted < FRESH_FAULT:
-            progress.warning(
-                f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
-                "does not compute what the trainer computes (another chat template, quantisation or model)."
-            )
-    recomputed = sum(not s.compared for s in samples)
-    if recomputed:
+    if compared := [o for s, o in fresh if s.compared]:
+        result["acceptance_fresh"] = sum(o.accepted for o in compared) / sum(o.tokens for o in compared)
+    _warn_of_mismatch(result.get("acceptance_fresh", 1.0), samples, progress)
+    return result
+
+
+def _warn_of_mismatch(accepted: float, samples: Sequence[Sample], progress: Progress) -> None:
+    """Warn where the server does not compute what the trainer does, or where nobody can see whether it does."""
+    if accepted < FRESH_FAULT:
+        progress.warning(
+            f"only {accepted:.0%} of the tokens that this very version produced pass the filter: the server "
+            "does not compute what the trainer computes (another chat template, quantisation or model)."
+        )
+    if recomputed := sum(not s.compared for s in samples):
         progress.warning(
             f"{recomputed} of {len(samples)} samples came without log-probs: their behaviour log-probs are recomputed, "
             "so staleness is filtered and a mismatch of the server is not."
         )
-    return result
 
 
 def explain_nothing(outcomes: Sequence[Outcome]) -> str:

@@ -96,11 +96,7 @@ def token_advantages(
         pushed = {rating: size * credit[rating] for rating, size in sizes.items()}
     else:
         signed = {r: 0.0 if only_likes else float(np.copysign(size, values[r])) for r, size in sizes.items()}
-        pushed = {s.sample.rating: np.full(len(s.old.plain), signed[s.sample.rating]) for s in samples}
-        likely = likely_now(preset, samples, progress)
-        if balances:
-            for s in samples:
-                pushed[s.sample.rating] = mis_po.spare_likely(pushed[s.sample.rating], s.old.plain, likely)
+        pushed = _even_push(signed, preset, samples, progress)
     pulls = _teacher_advantages(preset, samples, targets, scorer)
     return TokenAdvantages(
         {rating: value + pulls[rating] if rating in pulls else value for rating, value in pushed.items()},
@@ -182,18 +178,35 @@ def _token_credit(
     credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
     is_explained = credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE
     is_trusted = reading.trusted or is_explained
-    source = f"these replies and {credit.earlier_replies} earlier ones" if credit.earlier_replies else "these replies"
-    reason = (
-        f"a critic of {source} explains {credit.explained:.0%} of the ratings at the ends of replies it has not seen"
-    )
-    if credit.explained:
-        reason += f", and as much of {credit.by_chance:.0%} of ratings drawn at random"
+    reason = _critic_reason(credit)
     if not is_trusted or not any(tokens.any() for tokens in credit.tokens):
         progress.choice("pushed", *(("none", f"{reason}; {NOTHING_TO_COMPARE}") if only_likes else ("even", reason)))
         return None
     progress.choice("pushed", "by token", reason)
     nothing = {s.sample.rating: np.zeros(len(s.sample.tokens.reply)) for s in samples}
     return nothing | dict(zip((s.rating for s in rated), credit.tokens, strict=True))
+
+
+def _critic_reason(credit: credit_assignment.Credit) -> str:
+    """How much the critic of this run explains, in words."""
+    source = f"these replies and {credit.earlier_replies} earlier ones" if credit.earlier_replies else "these replies"
+    reason = (
+        f"a critic of {source} explains {credit.explained:.0%} of the ratings at the ends of replies it has not seen"
+    )
+    if credit.explained:
+        reason += f", and as much of {credit.by_chance:.0%} of ratings drawn at random"
+    return reason
+
+
+def _even_push(
+    signed: Mapping[str, float], preset: Preset, samples: Sequence[ScoredSample], progress: Progress
+) -> dict[str, Floats]:
+    """(T,) of each sample by its rating: the same for all its tokens, but for those that are spared."""
+    likely = likely_now(preset, samples, progress)
+    even = {s.sample.rating: np.full(len(s.old.plain), signed[s.sample.rating]) for s in samples}
+    if not objectives.of(preset).balances:
+        return even
+    return {s.sample.rating: mis_po.spare_likely(even[s.sample.rating], s.old.plain, likely) for s in samples}
 
 
 def likely_now(preset: Preset, samples: Sequence[ScoredSample], progress: Progress) -> float:

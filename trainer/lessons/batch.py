@@ -53,18 +53,22 @@ def make_terms(batch: Sequence[Lesson], replies: int, zero: float | None = None)
     )
     distributions = [lesson.teacher or lesson.anchor for lesson in batch]
     width = next((distribution.ids.shape[1] for distribution in distributions if distribution is not None), None)
-    if width is None:
-        return result
+    return result if width is None else _with_distributions(result, batch, lengths, width)
+
+
+def _with_distributions(terms: Terms, batch: Sequence[Lesson], lengths: Sequence[int], width: int) -> Terms:
+    """With what the teacher or the anchor expects at each token, (N, width); zeros where there is neither."""
     silent = [TokenDistribution(np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)) for n in lengths]
-    expected = [distribution or nothing for distribution, nothing in zip(distributions, silent, strict=True)]
-    teaches = spread([lesson.teacher is not None for lesson in batch])
-    stays = spread([lesson.anchor is not None for lesson in batch]) * (result.advantage == 0)
+    expected = [lesson.teacher or lesson.anchor or nothing for lesson, nothing in zip(batch, silent, strict=True)]
+    teaches = np.repeat(np.asarray([lesson.teacher is not None for lesson in batch], np.float64), lengths)
+    anchored = np.repeat(np.asarray([lesson.anchor is not None for lesson in batch], np.float64), lengths)
+    stays = anchored * (terms.advantage == 0)
     down = [
         np.zeros((n, width), np.float32) if lesson.anchor is None else lesson.anchor.down
         for lesson, n in zip(batch, lengths, strict=True)
     ]
     return replace(
-        result,
+        terms,
         teaches=teaches if teaches.any() else None,
         stays=stays if stays.any() else None,
         elsewhere=np.concatenate(down) if stays.any() else None,

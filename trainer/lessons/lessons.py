@@ -174,7 +174,7 @@ class Scores(NamedTuple):
 
 
 def score(context: LessonContext, selection: Selection) -> Scores:
-    scorer, spec, is_foreign = context.scorer, context.spec, context.objective.is_foreign
+    scorer, is_foreign = context.scorer, context.objective.is_foreign
     targets = TeacherTargets()
     if context.objective.has_teacher:
         targets = teacher.make_targets(context.preset, context.template, selection.train, scorer, context.progress)
@@ -188,25 +188,14 @@ def score(context: LessonContext, selection: Selection) -> Scores:
     refused = [] if is_foreign else _odd_replies(context, samples)
     odd = {refusal.sample.rating for refusal in refused}
     samples = [s for s in samples if s.sample.rating not in odd]
-    # A new adapter changes nothing yet, so for a first version ℓ_ref is ℓ_old.
-    ref, ref_imitations = [s.old for s in samples], old_imitations
-    if spec.parent:
-        parts = [[s.sample for s in samples], targets.imitations]
-        ref, ref_imitations = _by_part(parts, scorer.score_reference(_tokens(parts)))
-    # Where no version of ours said it, there is no ratio to speak of.
-    behaviour = [s.old.plain for s in samples] if is_foreign else scorer.score_behaviour(samples, ref)
-    scored_samples = [
-        ScoredSample(read.sample, read.old, base, served)
-        for read, base, served in zip(samples, ref, behaviour, strict=True)
-    ]
+    scored_samples, imitations = _with_references(context, samples, targets.imitations, old_imitations)
     judged = [] if is_foreign else [s.sample for s in samples]
     reading = critic.read_run(scorer, judged, selection.unrated, context.progress)
     calibration = [ReadSample(*row) for row in zip(selection.calibration, old_calibration, strict=True)]
-    band, noise = acceptance.choose_band(context.preset, spec, scored_samples, calibration, context.progress)
-    imitations = zip(targets.imitations, old_imitations, ref_imitations, strict=True)
+    band, noise = acceptance.choose_band(context.preset, context.spec, scored_samples, calibration, context.progress)
     return Scores(
         scored_samples,
-        [ScoredImitation(*row) for row in imitations],
+        imitations,
         # Only compared under two policies: they need no filter, and no ℓ_β.
         [HeldBackReply(s, scored.plain) for s, scored in zip(selection.held_back, old_held_back, strict=True)],
         targets,
@@ -214,6 +203,29 @@ def score(context: LessonContext, selection: Selection) -> Scores:
         noise,
         reading,
         refused,
+    )
+
+
+def _with_references(
+    context: LessonContext,
+    samples: Sequence[ReadSample],
+    imitations: Sequence[Imitation],
+    old_imitations: Sequence[LogProbs],
+) -> tuple[list[ScoredSample], list[ScoredImitation]]:
+    """The samples with ℓ_ref and ℓ_β, and what is imitated with ℓ_ref, all read with ℓ_old before."""
+    scorer = context.scorer
+    # A new adapter changes nothing yet, so for a first version ℓ_ref is ℓ_old.
+    ref, ref_imitations = [s.old for s in samples], list(old_imitations)
+    if context.spec.parent:
+        parts: list[Part] = [[s.sample for s in samples], imitations]
+        ref, ref_imitations = _by_part(parts, scorer.score_reference(_tokens(parts)))
+    # Where no version of ours said it, there is no ratio to speak of.
+    is_foreign = context.objective.is_foreign
+    behaviour = [s.old.plain for s in samples] if is_foreign else scorer.score_behaviour(samples, ref)
+    rows = zip(samples, ref, behaviour, strict=True)
+    return (
+        [ScoredSample(read.sample, read.old, base, served) for read, base, served in rows],
+        [ScoredImitation(*row) for row in zip(imitations, old_imitations, ref_imitations, strict=True)],
     )
 
 

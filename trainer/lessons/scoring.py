@@ -68,9 +68,20 @@ class Scorer:
         says. It is the policy's own log-probs of it, less the server's.
         """
         behaviour = {s.sample.rating: s.sample.behaviour for s in samples if s.sample.behaviour is not None}
-        inexact = [(s, base) for s, base in zip(samples, ref, strict=True) if not s.sample.exact]
+        behaviour |= self._recomputed([row for row in zip(samples, ref, strict=True) if not row[0].sample.exact])
+        odds = self.served_odds(samples)
+        return [
+            np.where(np.isfinite(odds[rating]), s.old.sampled - odds[rating], behaviour[rating])
+            if (rating := s.sample.rating) in odds
+            else behaviour[rating]
+            for s in samples
+        ]
+
+    def _recomputed(self, inexact: Sequence[tuple[ReadSample, LogProbs]]) -> dict[str, Floats]:
+        """ℓ_β by rating, of samples with their ℓ_ref, under the version that produced each."""
+        behaviour: dict[str, Floats] = {}
         for version in sorted({s.sample.version for s, _ in inexact}):
-            members = [(s, base) for s, base in inexact if s.sample.version == version]
+            members = [row for row in inexact if row[0].sample.version == version]
             if version == self.spec.parent:
                 scored = [s.old for s, _ in members]
             elif version == 0:
@@ -83,13 +94,7 @@ class Scorer:
                 s.sample.rating: np.where(s.sample.chosen, log_probs.sampled, np.nan)
                 for (s, _), log_probs in zip(members, scored, strict=True)
             }
-        odds = self.served_odds(samples)
-        return [
-            np.where(np.isfinite(odds[rating]), s.old.sampled - odds[rating], behaviour[rating])
-            if (rating := s.sample.rating) in odds
-            else behaviour[rating]
-            for s in samples
-        ]
+        return behaviour
 
     def served_odds(self, samples: Sequence[ReadSample]) -> dict[str, Floats]:
         """By rating, (T,): what the policy gives each token of a reply, less what its server gave it. Both are of the
