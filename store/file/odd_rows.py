@@ -117,15 +117,11 @@ def _version_number(name: str) -> bool:
 
 _RUN_KEY: Final = re.compile(r"run_key\.[0-9]+", re.ASCII)
 _NUMBERS: Final = _or_null(_map_of(_or_null(_number)))
-_CHANGES: Final = _members(
-    {
-        name: _number
-        for name in (
-            "prompts", "held_back", "different", "limit", "tokens_before", "tokens_after", "tokens_error",
-            "ended_before", "ended_after",
-        )
-    }
+_FIGURES: Final = (
+    "prompts", "held_back", "different", "limit", "tokens_before", "tokens_after", "tokens_error", "ended_before",
+    "ended_after",
 )  # fmt: skip
+_CHANGES: Final = _members(dict.fromkeys(_FIGURES, _number))
 _GATE: Final = _map_of(_members({"ok": _flag}))
 _OUTCOME: Final = _members(
     {}, {"tokens": _or_null(_number), "accepted": _or_null(_number), "flags": _or_null(_list_of(_text))}

@@ -157,6 +157,6 @@ def test_a_sparse_file_is_refused_by_its_head(tmp_path, monkeypatch):
     with (out / "adapter_model.safetensors").open("r+b") as file:
         file.truncate(0)
         file.truncate(10 << 30)
-    with pytest.raises(AdapterError, match="adapter_model.safetensors is corrupt"):
+    with pytest.raises(AdapterError, match=r"adapter_model\.safetensors is corrupt"):
         verify_adapter(out)
     assert "adapter_model.safetensors" not in hashed

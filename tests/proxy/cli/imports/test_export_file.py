@@ -18,7 +18,7 @@ def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path, monkeypatch: py
     file.write_bytes(b"{}\n{}\n" + b"a" * 1001 + b"\n{}\n")
     parts = batches(file)
     assert next(parts) == (0, b"{}\n{}\n")
-    with pytest.raises(UnreadableFile, match="line 3 of .* is longer than 1,000 bytes"):
+    with pytest.raises(UnreadableFile, match=r"line 3 of .* is longer than 1,000 bytes"):
         next(parts)
     file.write_bytes(b"a" * 999 + b"\n{}")
     assert list(batches(file)) == [(0, b"a" * 999 + b"\n{}")]
