@@ -117,6 +117,15 @@ def _version_number(name: str) -> bool:
 
 _RUN_KEY: Final = re.compile(r"run_key\.[0-9]+", re.ASCII)
 _NUMBERS: Final = _or_null(_map_of(_or_null(_number)))
+_FIGURES: Final = (
+    "prompts", "held_back", "different", "limit", "tokens_before", "tokens_after", "tokens_error", "ended_before",
+    "ended_after",
+)  # fmt: skip
+_CHANGES: Final = _members(dict.fromkeys(_FIGURES, _number))
+_GATE: Final = _map_of(_members({"ok": _flag}))
+_OUTCOME: Final = _members(
+    {}, {"tokens": _or_null(_number), "accepted": _or_null(_number), "flags": _or_null(_list_of(_text))}
+)
 _VERDICT: Final = _members(
     {"state": lambda value: value in ("same", "other", "unknown", "unasked"), "line": _text},
     {
@@ -173,7 +182,15 @@ COLUMNS: Final = (
         "adapters",
         "version",
         "manifest",
-        _members({}, {"files": _or_null(_map_of(_text)), "metrics": _or_null(_object), "gate": _or_null(_object)}),
+        _members(
+            {},
+            {
+                "files": _or_null(_map_of(_text)),
+                "metrics": _or_null(_object),
+                "gate": _or_null(_GATE),
+                "changes": _or_null(_CHANGES),
+            },
+        ),
     ),
     _Column(
         "runs",
@@ -183,8 +200,8 @@ COLUMNS: Final = (
             {},
             {
                 "metrics": _or_null(_object),
-                "gate": _or_null(_object),
-                "samples": _or_null(_map_of(_object)),
+                "gate": _or_null(_GATE),
+                "samples": _or_null(_map_of(_OUTCOME)),
                 "reason": _or_null(_text),
             },
         ),

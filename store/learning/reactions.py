@@ -18,6 +18,7 @@ from store.learning import ratings
 from store.records import Link, NewRating, NewReaction, Rating, ReactionResult, Requester, Scale
 
 RETENTION_S: Final = 8 * 86400.0  # no platform sends an event again after a week
+MOST_SEEN: Final = 100_000  # characters of an answer, whose text a message on a platform is compared with
 LINK: Final = "SELECT * FROM links WHERE platform = ? AND channel = ? AND message_id = ?"
 
 
@@ -218,21 +219,23 @@ class ReactionStore(StorePart):
         return None if row is None else Requester(row["key"], row["user"])
 
     async def newest_answers(self, sessions: Sequence[str], limit: int) -> list[SeenAnswer]:
-        """The newest main turns of these sessions; without any, of all. Newest first."""
+        """The newest main turns of these sessions; without any, of all. Newest first, and of a text its first
+        `MOST_SEEN` characters."""
         if not sessions:
             rows = await self._reader.rows(
-                """SELECT c.id, c.text, c.key FROM completions c WHERE +c.status IN ('done', 'partial')
-                AND +c.turn = 'main' AND c.text != '' AND c.seq > 0 ORDER BY c.seq DESC LIMIT ?""",
-                (limit,),
+                """SELECT c.id, substr(c.text, 1, ?) AS text, c.key FROM completions c
+                WHERE +c.status IN ('done', 'partial') AND +c.turn = 'main' AND c.text != '' AND c.seq > 0
+                ORDER BY c.seq DESC LIMIT ?""",
+                (MOST_SEEN, limit),
             )
             return [SeenAnswer(row["id"], row["text"], row["key"]) for row in rows]
         answers: list[tuple[int, SeenAnswer]] = []
         for session in sessions:  # one by one: each comes newest first from its index
             rows = await self._reader.rows(
-                """SELECT c.seq, c.id, c.text, c.key FROM completions c WHERE c.session = ?
+                """SELECT c.seq, c.id, substr(c.text, 1, ?) AS text, c.key FROM completions c WHERE c.session = ?
                 AND +c.status IN ('done', 'partial') AND +c.turn = 'main' AND c.text != ''
                 ORDER BY c.seq DESC LIMIT ?""",
-                (session, limit),
+                (MOST_SEEN, session, limit),
             )
             answers += [(row["seq"], SeenAnswer(row["id"], row["text"], row["key"])) for row in rows]
         return [answer for _, answer in sorted(answers, reverse=True)[:limit]]

@@ -141,8 +141,17 @@ async def test_a_backup_with_a_value_of_another_shape_is_refused_by_its_name(
         await Store.open(home)
 
 
-@pytest.mark.parametrize("value", ["not JSON", "[]", '"x"', '{"metrics": 5}', '{"files": [], "samples": []}'])
-@pytest.mark.parametrize("table", ["runs", "adapters"])
+SHAPES = ["not JSON", "[]", '"x"', '{"metrics": 5}', '{"files": [], "samples": []}', '{"gate": {"finite": {}}}']
+OUTCOMES = ['{"samples": {"rt-1": {"tokens": "x"}}}', '{"samples": {"rt-1": {"flags": 5}}}']
+CHANGES = ['{"changes": 5}', '{"changes": {}}']
+
+
+@pytest.mark.parametrize(
+    ("table", "value"),
+    [(table, value) for table in ("runs", "adapters") for value in SHAPES]
+    + [("runs", value) for value in OUTCOMES]
+    + [("adapters", value) for value in CHANGES],
+)
 async def test_a_manifest_or_result_of_another_shape_is_refused(tmp_path: Path, table: str, value: str) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -17,6 +17,7 @@ from trainer.formats.tensor_file import flaw
 
 MANIFEST = "manifest.json"
 MOST = 4 * 2**20  # bytes of a manifest
+LONGEST_NAME = 255  # bytes of a file's name, on every file system that is used
 KINDS = (".safetensors", ".json", ".md")  # never pickles, never code; PEFT leaves a README.md
 FORMAT = 1
 
@@ -51,7 +52,8 @@ def verify(folder: Path) -> dict[str, Any]:
     if not isinstance(sidecars, dict):
         raise AdapterError(f"{path} is not an adapter manifest of format {FORMAT}.")
     for name in (*files, *sidecars):
-        if Path(name).name != name or "\\" in name or "\0" in name:  # a manifest never reaches outside its folder
+        # A manifest never reaches outside its folder, nor names what no file system has.
+        if Path(name).name != name or "\\" in name or "\0" in name or not _is_name(name):
             raise AdapterError(f"{path} lists {name!r}, which is not a plain file name.")
         if Path(name).suffix not in KINDS:
             raise AdapterError(f"{path} lists {name!r}: an adapter is safetensors and JSON, nothing else is loaded.")
@@ -66,17 +68,24 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def _is_name(text: str) -> bool:
+    try:
+        return len(text.encode()) <= LONGEST_NAME
+    except UnicodeEncodeError:  # half a character
+        return False
+
+
 def _check(part: Path, expected: object) -> None:
     try:
         _require_plain(part)
-        digest = sha256(part)
-        if digest != expected:
-            raise AdapterError(f"{part} is corrupt: sha256 {digest[:12]}…, the manifest says {str(expected)[:12]}….")
-        fault = flaw(part) if part.suffix == ".safetensors" else None
+        fault = flaw(part) if part.suffix == ".safetensors" else None  # first: a sparse file takes minutes to read
+        digest = sha256(part) if fault is None else ""
     except OSError as error:
         raise AdapterError(f"{part} cannot be read: {error.strerror}.") from None
     if fault is not None:
-        raise AdapterError(f"{part} is not a sound safetensors file: {fault}.")
+        raise AdapterError(f"{part} is corrupt, and not a sound safetensors file: {fault}.")
+    if digest != expected:
+        raise AdapterError(f"{part} is corrupt: sha256 {digest[:12]}…, the manifest says {str(expected)[:12]}….")
 
 
 def _require_plain(part: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 BATCH: Final = 4 * 1024 * 1024  # bytes, or one line that is longer
+LONGEST: Final = 1 << 28  # bytes of a line; the proxy takes server.max_body_bytes at most, 32 MiB unless that is raised
 
 
 class UnreadableFile(Exception):
@@ -14,18 +15,27 @@ class UnreadableFile(Exception):
 
 
 def batches(file: Path) -> Iterator[tuple[int, bytes]]:
-    """How many lines came before, and lines."""
+    """How many lines came before, and lines. Raises UnreadableFile, after what came before."""
     first = count = size = 0
     lines: list[bytes] = []
+    failure: UnreadableFile | None = None
     try:
         with file.open("rb") as rows:
-            for row in rows:
+            while row := rows.readline(LONGEST):
+                if len(row) == LONGEST and not row.endswith(b"\n"):
+                    failure = UnreadableFile(
+                        f"line {count + 1} of {file} is longer than {LONGEST:,} bytes, which no export has; what came "
+                        "before is taken."
+                    )
+                    break
                 if lines and size + len(row) > BATCH:
                     yield first, b"".join(lines)
                     first, lines, size = count, [], 0
                 lines.append(row)
                 count, size = count + 1, size + len(row)
     except OSError as error:
-        raise UnreadableFile(f"{file} cannot be read ({error}); what came before is taken.") from error
+        failure = UnreadableFile(f"{file} cannot be read ({error}); what came before is taken.")
     if b"".join(lines).strip():
         yield first, b"".join(lines)
+    if failure is not None:
+        raise failure

@@ -13,6 +13,7 @@ from typing import Any
 
 from config.webhooks import PlatformSection
 from proxy.feedback.webhooks.base import (
+    EventKind,
     Forged,
     Platform,
     PlatformEvent,
@@ -44,7 +45,7 @@ class WhatsApp(Platform):
         if not signatures_match(headers.get("x-hub-signature-256", ""), "sha256=" + signed):
             raise Forged("The request is not signed with the Meta app's secret; nothing was read of it.")
         messages = _messages(json_object(body))
-        return tuple(event for message, user in messages if (event := _reaction(message, user)) is not None)
+        return tuple(event for message, user in messages if (event := _reaction(message, user, now)) is not None)
 
 
 def make(name: str, key: str, secrets: Secrets, section: PlatformSection) -> WhatsApp:
@@ -60,7 +61,7 @@ def _messages(body: dict[str, Any]) -> Iterator[tuple[Any, str | None]]:
             yield from ((message, user) for message in _list(value_at(change, "value", "messages")))
 
 
-def _reaction(message: Any, user: str | None) -> PlatformEvent | None:
+def _reaction(message: Any, user: str | None, now: float) -> PlatformEvent | None:
     id, person = name_at(message, "id"), name_at(message, "from") or user
     rated_message = name_at(message, "reaction", "message_id")
     time = seconds_at(message, "timestamp")
@@ -68,9 +69,8 @@ def _reaction(message: Any, user: str | None) -> PlatformEvent | None:
         return None
     emoji = name_at(message, "reaction", "emoji") or ""
     # A chat is one with a person, so the channel is their number, too.
-    return PlatformEvent(
-        "whatsapp", id, person, person, rated_message, "reaction" if emoji else "retraction", emoji, time
-    )
+    kind: EventKind = "reaction" if emoji else "retraction"
+    return PlatformEvent("whatsapp", id, person, person, rated_message, kind, emoji, time, received_at=now)
 
 
 def _list(value: Any) -> list[Any]:

@@ -177,3 +177,14 @@ async def test_any_order_of_events_ends_in_the_same_rating(done: list[tuple[str,
         found = await live(store)
         await store.close()
     assert found == wanted
+
+
+async def test_of_long_answers_their_beginnings_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's command on a message that nobody linked had 250 answers read and compared, however long."""
+    monkeypatch.setattr(reactions, "MOST_SEEN", 1)
+    await put(store, "a", session="s")
+    completion = await store.completions.get("a")
+    assert completion is not None and completion.end is not None and len(completion.end.text) > 1
+    for sessions in ([], ["s"]):
+        (answer,) = await store.reactions.newest_answers(sessions, 9)
+        assert answer.text == completion.end.text[:1]

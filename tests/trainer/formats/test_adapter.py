@@ -130,3 +130,33 @@ def test_nothing_but_what_the_manifest_says_is_loaded(tmp_path, harm, why):
     harm(out)
     with pytest.raises(AdapterError, match=why):
         verify_adapter(out)
+
+
+@pytest.mark.parametrize("name", ["\ud800.json", "a" * 300 + ".json", "é" * 126 + ".json"])
+@pytest.mark.parametrize("member", ["files", "kept"])
+def test_a_name_that_no_file_has_is_refused(tmp_path, name, member):
+    """It raised what nobody catches, OSError and UnicodeEncodeError."""
+    out = tmp_path / "v0001"
+    adapter.write(out, save, ABOUT)
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest[member] = {**manifest.get(member, {}), name: "0" * 64}
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(AdapterError, match="not a plain file name"):
+        verify_adapter(out)
+
+
+def test_a_sparse_file_is_refused_by_its_head(tmp_path, monkeypatch):
+    """One of 10 GB was hashed for a minute, while no version could change."""
+    out = tmp_path / "v0001"
+    adapter.write(out, save, ABOUT)
+    hashed = []
+    monkeypatch.setattr(
+        "trainer.formats.manifest.sha256",
+        lambda path: hashed.append(path.name) or sha256(path.read_bytes()).hexdigest(),
+    )
+    with (out / "adapter_model.safetensors").open("r+b") as file:
+        file.truncate(0)
+        file.truncate(10 << 30)
+    with pytest.raises(AdapterError, match=r"adapter_model\.safetensors is corrupt"):
+        verify_adapter(out)
+    assert "adapter_model.safetensors" not in hashed
