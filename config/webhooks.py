@@ -31,6 +31,13 @@ class PlatformSection(Section):
     def is_on(self) -> bool:
         return bool(getattr(self, self.turned_on_by) or getattr(self, f"{self.turned_on_by}_file", None))
 
+    @model_validator(mode="after")
+    def _buttons_need_a_token(self) -> Self:
+        token, file = getattr(self, "bot_token", ""), getattr(self, "bot_token_file", None)
+        if getattr(self, "buttons", False) and token is None and file is None:
+            raise ValueError("buttons need bot_token or bot_token_file")
+        return self
+
 
 class SlackSection(PlatformSection):
     turned_on_by = "signing_secret"
@@ -44,6 +51,8 @@ class SlackSection(PlatformSection):
     """File that holds the bot token, readable by nobody else."""
     api: str = "https://slack.com/api"
     """Where Slack's Web API is."""
+    buttons: bool = False
+    """Put 👍 and 👎 under each answer that is linked, so that one tap rates it; needs reactions:write."""
 
 
 class TelegramSection(PlatformSection):
@@ -52,6 +61,14 @@ class TelegramSection(PlatformSection):
     """The secret_token given to Telegram's setWebhook; turns /rl/webhooks/telegram on."""
     secret_token_file: SecretFile = None
     """File that holds the secret_token, readable by nobody else."""
+    bot_token: Key = None
+    """Token of the Telegram bot; needed for buttons alone."""
+    bot_token_file: SecretFile = None
+    """File that holds the token of the Telegram bot, readable by nobody else."""
+    api: str = "https://api.telegram.org"
+    """Where Telegram's Bot API is."""
+    buttons: bool = False
+    """Put 👍 and 👎 under each answer that is linked, so that one tap rates it."""
 
 
 class DiscordSection(PlatformSection):
@@ -66,9 +83,13 @@ class DiscordSection(PlatformSection):
     """Listen to Discord's Gateway for reactions, which do not come by webhook."""
     api: str = "https://discord.com/api/v10"
     """Where Discord's HTTP API is."""
+    buttons: bool = False
+    """Put 👍 and 👎 under each answer that is linked, so that one tap rates it; needs the Gateway."""
 
     @model_validator(mode="after")
     def _gateway_needs_a_token(self) -> Self:
+        if self.buttons and not self.gateway:
+            raise ValueError("buttons need gateway = true: a tap on them comes by the Gateway")
         if self.gateway and self.bot_token is None and self.bot_token_file is None:
             raise ValueError("the Gateway needs bot_token or bot_token_file")
         return self
@@ -101,7 +122,7 @@ class MatrixSection(PlatformSection):
     agents: tuple[Name, ...] = ()
     """User ids of your agents: only their messages are answers, and only they may name a completion."""
     buttons: bool = False
-    """Put 👍 and 👎 under each answer that names its completion, so that one tap rates it."""
+    """Put 👍 and 👎 under each answer that names its completion or is linked, so that one tap rates it."""
 
 
 class SignedSection(PlatformSection):

@@ -68,7 +68,7 @@ class Handlers:
         self.uncaptured = parts.uncaptured
         # what people and programs say of answers
         self.feedback, self.open_webui, self.webhooks = channels.feedback, channels.open_webui, channels.webhooks
-        self.links = Links(store)
+        self.links = Links(store, channels.webhooks.answer_shown, is_matrix_on=services.settings.webhooks.matrix.is_on)
         self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version)
         # people look, and decide
         self.control = Control(services, training, status, is_still_allowed)

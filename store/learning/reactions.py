@@ -32,9 +32,18 @@ def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
 # Links
 
 
-def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
-    """In place of the one that its message has; of another key's only with `whosever`. Raises LinkTaken."""
+def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> bool:
+    """In place of the one that its message has; of another key's only with `whosever`. Raises LinkTaken.
+
+    Returns:
+        Whether this is the first message that shows the answer of a main turn.
+    """
     ratings.must_exist(db, new.completion_id)
+    is_first = db.execute(
+        """SELECT 1 FROM completions c WHERE c.id = ? AND c.turn = 'main'
+        AND NOT EXISTS (SELECT 1 FROM links l WHERE l.completion_id = c.id)""",
+        (new.completion_id,),
+    ).fetchone()
     existing = _link(db.execute(LINK, (new.platform, new.channel, new.message_id)).fetchone())
     if existing is not None and existing.key != new.key and not whosever:
         raise LinkTaken(new.channel, new.message_id)
@@ -43,6 +52,7 @@ def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> None:
         VALUES (?, ?, ?, ?, ?, ?, ?)""",
         (new.platform, new.channel, new.message_id, new.completion_id, new.person, new.key, time.time()),
     )
+    return is_first is not None
 
 
 class NewestAnswer(NamedTuple):
@@ -177,9 +187,13 @@ class ReactionStore(StorePart):
         )
         return [_reaction(row) for row in rows]
 
-    async def link(self, new: Link, *, whosever: bool = False) -> None:
-        """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken."""
-        await self._writer.submit(lambda db: link(db, new, whosever=whosever))
+    async def link(self, new: Link, *, whosever: bool = False) -> bool:
+        """Say what a message shows, anew too; where another key has said it, `whosever` only. Raises LinkTaken.
+
+        Returns:
+            Whether this is the first message that shows the answer of a main turn.
+        """
+        return await self._writer.submit(lambda db: link(db, new, whosever=whosever))
 
     async def linked(self, platform: str, channel: str, message_id: str) -> Link | None:
         return _link(await self._reader.row(LINK, (platform, channel, message_id)))

@@ -15,10 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from proxy.feedback.webhooks import discord_gateway
-from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN
+from proxy.feedback.webhooks.buttons import BY_PLATFORM
+from scripts.fakes.platforms import buttons as fakes
+from scripts.fakes.platforms.chat_platforms import DISCORD_TOKEN, SLACK_TOKEN, FakeChatPlatforms
 from scripts.fakes.platforms.discord_gateway import FakeGateway
 from scripts.harness import signing
 from tests.harness.chats import Chats
@@ -149,3 +152,21 @@ async def test_slacks_own_client_gets_the_texts_that_rlproxy_asks_for(chats: Cha
         await chats.send("slack", signing.slack_reaction(id=f"E{n}", ts=ts, at=time.time()))
     assert [await chats.values(id) for id in ids] == [{"ann": 1.0}] * 2
     assert set(chats.platforms.asked) == set(theirs)
+
+
+@pytest.mark.parametrize("platform", ["slack", "telegram", "discord"])
+async def test_the_makers_own_clients_put_the_buttons_that_rlproxy_puts(platform: str) -> None:
+    token = {"slack": fakes.SLACK, "telegram": fakes.TELEGRAM, "discord": fakes.DISCORD}[platform]
+    seen = []
+    for is_ours in (False, True):
+        platforms, fake = FakeChatPlatforms(), fakes.FakeButtons()
+        platforms.extra += fake.routes()
+        await platforms.start()
+        if is_ours:
+            async with aiohttp.ClientSession() as http:
+                await BY_PLATFORM[platform](http, f"{platforms.url}/{platform}", token).add(*PLACES[platform][:2])
+        else:
+            await ask(platform, act="buttons", url=platforms.url, token=token)
+        await platforms.stop()
+        seen.append((fake.shown, fake.bodies))
+    assert seen[0] == seen[1] and len(seen[0][0][(platform, *PLACES[platform][:2])]) == 2

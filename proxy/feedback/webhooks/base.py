@@ -21,6 +21,7 @@ from proxy.core.json_edit import loads
 WINDOW_S: Final = 300.0  # how far a signed time may be from ours, as Slack and Standard Webhooks have it
 LONGEST: Final = 500  # characters of an id
 MOST_TEXT: Final = 40_000  # characters of a message; Slack's are the longest
+IN_MATRIX: Final = "matrix:"  # begins OpenClaw's names of Matrix's rooms and people
 
 # An answer: a message that shows one. A clearing: a moderator took all people's reactions away, or all of one emoji.
 EventKind = Literal["reaction", "retraction", "clearing", "command", "answer"]

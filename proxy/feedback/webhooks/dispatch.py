@@ -19,7 +19,7 @@ from proxy.core.errors import Conflict, Forbidden, NotFound, ProxyError
 from proxy.core.metrics import Metrics
 from proxy.feedback.chat_command import ChatCommands, Command, RatingTarget, parse
 from proxy.feedback.ratings import Feedback
-from proxy.feedback.webhooks.base import EventDone, PlatformEvent
+from proxy.feedback.webhooks.base import IN_MATRIX, EventDone, PlatformEvent
 from proxy.feedback.webhooks.emoji import Meaning
 from proxy.feedback.webhooks.resolve import MessageResolver, ResolvedMessage
 from store.errors import LinkTaken, StoreError, UnknownCompletion
@@ -80,6 +80,9 @@ class Dispatch:
     async def take(self, route: str, event: PlatformEvent) -> EventDone:
         """Raises StorageFailed: then the platform should send it again."""
         section: PlatformSection = getattr(self._settings, route)
+        if event.platform == "openclaw" and self._settings.matrix.is_on and event.channel.startswith(IN_MATRIX):
+            self._metrics.webhooks.labels(route, "ignored").inc()
+            return EventDone(event, "ignored", 200, "")  # the homeserver tells of it, and is answered
         by_kind = {"command": self._command, "answer": self._answer_shown, "clearing": self._cleared}
         take = by_kind.get(event.kind, self._reaction)
         try:
@@ -177,10 +180,11 @@ class Dispatch:
             return EventDone(event, "unmatched", 404, f"Nothing was linked: {resolved.reason}.")
         new = Link(event.platform, event.channel, event.message_id, resolved.completion_id, event.person or None)
         try:
-            await self._store.reactions.link(new)
+            is_first = await self._store.reactions.link(new)
         except (LinkTaken, UnknownCompletion) as error:  # linked by a key already, or forgotten meanwhile
             return EventDone(event, "ignored", 200, str(error))
-        return EventDone(event, "linked", 201, "the message is linked to its answer")
+        line = "the message is linked to its answer"
+        return EventDone(event, "linked", 201 if is_first else 200, line)
 
     # Commands
 

@@ -7,6 +7,8 @@ decides whose rating a reaction is and of what. Not here: how a link is followed
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,6 +20,7 @@ from proxy.core.errors import BadRequest, Forbidden, NotFound
 from proxy.core.json_response import json_object
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects.identity import user_in
+from proxy.feedback.webhooks.base import IN_MATRIX
 from store.errors import LinkTaken, UnknownCompletion
 from store.records import Link
 from store.store import Store
@@ -35,8 +38,12 @@ class LinkedMessage(TypedDict):
 
 
 class Links:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, on_first_link: Callable[[Link], None], *, is_matrix_on: bool) -> None:
+        """`on_first_link` is called with the first link of a main turn's answer. `is_matrix_on`: a homeserver pushes
+        what happens in OpenClaw's Matrix rooms, too."""
         self._store = store
+        self._on_first_link = on_first_link
+        self._is_matrix_on = is_matrix_on
 
     async def post(self, request: web.Request) -> web.Response:
         """Asked again by the same key, the message shows the new one. Raises NotFound where the key has no such
@@ -51,6 +58,8 @@ class Links:
             person=_name(body, "person") if body.get("person") else None,
             key=principal.key,
         )
+        if self._is_matrix_on and new.platform == "openclaw" and new.channel.startswith(IN_MATRIX):
+            new = _by_homeserver(new)
         await self._linked(new, Scope(principal, user, () if user is None else (user,)))
         linked = LinkedMessage(
             platform=new.platform, channel=new.channel, message_id=new.message_id, completion_id=new.completion_id,
@@ -67,13 +76,21 @@ class Links:
         if not scope.shows(requester):
             raise _unknown(new)
         try:
-            await self._store.reactions.link(new, whosever=scope.principal.role == "admin" and not scope.names)
+            is_admin = scope.principal.role == "admin" and not scope.names
+            if await self._store.reactions.link(new, whosever=is_admin):
+                self._on_first_link(new)
         except UnknownCompletion:  # forgotten meanwhile
             raise _unknown(new) from None
         except LinkTaken as error:
             raise Forbidden(
                 f"{error} Nothing was changed: link it by that key, or by one with the role admin.", param="message_id"
             ) from None
+
+
+def _by_homeserver(link: Link) -> Link:
+    """OpenClaw's Matrix room and person by the names that the homeserver's events have."""
+    person = link.person.removeprefix(IN_MATRIX) if link.person else None
+    return replace(link, platform="matrix", channel=link.channel.removeprefix(IN_MATRIX), person=person)
 
 
 def _unknown(new: Link) -> NotFound:

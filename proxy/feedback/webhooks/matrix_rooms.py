@@ -19,16 +19,16 @@ from proxy.core.json_edit import loads
 from proxy.core.upstream import body_of
 from proxy.feedback.chat_command import parse
 from proxy.feedback.webhooks.base import EventDone, PlatformEvent, name_at, text_at, value_at
+from proxy.feedback.webhooks.buttons import THUMBS, Buttons
 
 log = structlog.get_logger()
 
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5.0)
 MOST_BYTES: Final = 1 << 20
 TICK: Final = "✅"
-BUTTONS: Final = ("👍", "👎")
 
 
-class MatrixRooms:
+class MatrixRooms(Buttons):
     def __init__(self, http: aiohttp.ClientSession, section: MatrixSection, as_token: str) -> None:
         self._http = http
         self._section = section
@@ -49,11 +49,21 @@ class MatrixRooms:
             return
         if event.kind == "command":
             await (self._tick(event) if _is_rated(outcome) else self._reply(event, outcome.line))
-        elif self._section.buttons and outcome.result == "linked" and event.message_id:
-            for emoji in BUTTONS:
-                await self._react(event.channel, event.message_id, emoji)
-        elif self._section.buttons and outcome.result == "rated" and event.message_id:
-            await self._take_buttons_away(event.channel, event.message_id)
+        elif outcome.result == "linked" and outcome.status == 201 and event.message_id:
+            await self.add(event.channel, event.message_id)
+        elif outcome.result == "rated" and event.message_id:
+            await self.take_away(event.channel, event.message_id)
+
+    async def add(self, channel: str, message_id: str) -> None:
+        if self._section.buttons:
+            for emoji in THUMBS:
+                await self._react(channel, message_id, emoji)
+
+    async def take_away(self, channel: str, message_id: str) -> None:
+        for emoji in THUMBS if self._section.buttons else ():
+            if button := await self._react(channel, message_id, emoji):
+                path = f"rooms/{_in_path(channel)}/redact/{_in_path(button)}/{_in_path(f'gone {button}')}"
+                await self._call("PUT", path, {})
 
     async def _tick(self, event: PlatformEvent) -> None:
         await self._react(event.channel, _own_id(event), TICK)
@@ -66,12 +76,6 @@ class MatrixRooms:
         """The event's id; the same one again where it was sent before."""
         content = {"m.relates_to": {"rel_type": "m.annotation", "event_id": message, "key": emoji}}
         return name_at(await self._send(room, "m.reaction", f"{emoji} {message}", content), "event_id")
-
-    async def _take_buttons_away(self, room: str, message: str) -> None:
-        for emoji in BUTTONS:
-            if button := await self._react(room, message, emoji):
-                path = f"rooms/{_in_path(room)}/redact/{_in_path(button)}/{_in_path(f'gone {button}')}"
-                await self._call("PUT", path, {})
 
     async def _send(self, room: str, kind: str, transaction: str, content: dict[str, Any]) -> Any:
         return await self._call("PUT", f"rooms/{_in_path(room)}/send/{kind}/{_in_path(transaction)}", content)

@@ -27,14 +27,15 @@ from proxy.core.tasks import Tasks
 from proxy.feedback.chat_command import ChatCommands
 from proxy.feedback.ratings import Feedback
 from proxy.feedback.webhooks.base import EventDone, Platform, PlatformEvent
+from proxy.feedback.webhooks.buttons import BY_PLATFORM, Buttons
 from proxy.feedback.webhooks.dispatch import Dispatch
 from proxy.feedback.webhooks.fetch_text import TextOf
 from store.errors import StoreError
+from store.records import Link
 from store.store import Store
 
 if TYPE_CHECKING:
     from proxy.feedback.webhooks.matrix import Matrix
-    from proxy.feedback.webhooks.matrix_rooms import MatrixRooms
 
 log = structlog.get_logger()
 
@@ -68,7 +69,7 @@ class Webhooks:
         self._platforms = _platforms(settings)
         self._at_once = asyncio.Semaphore(8)  # reactions from the Gateway that are being looked up
         self._running: dict[tuple[str, ...], asyncio.Task[list[EventDone]]] = {}
-        self._rooms: MatrixRooms | None = None
+        self._buttons: dict[str, Buttons] = {}  # by platform
 
     def start(self, http: aiohttp.ClientSession) -> None:
         """Parts that need a session to ask with: the texts of messages, and Discord's Gateway."""
@@ -80,9 +81,18 @@ class Webhooks:
         if token := _secret(self._settings, "matrix", "as_token"):
             from proxy.feedback.webhooks.matrix_rooms import MatrixRooms
 
-            self._rooms = MatrixRooms(http, self._settings.matrix, token)
-            texts["matrix"] = self._rooms.text_of
+            rooms = self._buttons["matrix"] = MatrixRooms(http, self._settings.matrix, token)
+            texts["matrix"] = rooms.text_of
+        for name, make in BY_PLATFORM.items():
+            section = getattr(self._settings, name)
+            if section.buttons and (token := _secret(self._settings, name, "bot_token")):
+                self._buttons[name] = make(http, section.api, token)
         self._dispatch.finder.texts = texts
+
+    def answer_shown(self, link: Link) -> None:
+        """Whoever posted an answer has said so for the first time: put buttons under it, where they are wanted."""
+        if (buttons := self._buttons.get(link.platform)) is not None:
+            self._tasks.spawn("buttons", buttons.add(link.channel, link.message_id))
 
     # A platform's route
 
@@ -108,8 +118,6 @@ class Webhooks:
         body = await _transaction_body(request)
         events = matrix.verify(headers, body, time.time())
         outcomes = await self._outcomes("matrix", events, HOMESERVER_S)
-        if self._rooms is not None and outcomes:
-            self._tasks.spawn("matrix-rooms", self._follow(self._rooms, outcomes))
         return matrix.answer(body, outcomes)
 
     async def ping(self, request: web.Request) -> web.Response:
@@ -135,9 +143,10 @@ class Webhooks:
             raise
         return matrix, headers
 
-    async def _follow(self, rooms: MatrixRooms, outcomes: list[EventDone]) -> None:
-        for outcome in outcomes:
-            await rooms.follow(outcome)
+    def _follow(self, name: str, outcomes: list[EventDone]) -> None:
+        """Show people what became of their events, after the platform has its answer."""
+        if (buttons := self._buttons.get(name)) is not None:
+            self._tasks.spawn("buttons", _follow_each(buttons, outcomes))
 
     async def subscribe(self, request: web.Request) -> web.Response:
         from proxy.feedback.webhooks.whatsapp import WhatsApp
@@ -170,7 +179,9 @@ class Webhooks:
         return task.result()
 
     async def _take(self, name: str, events: tuple[PlatformEvent, ...]) -> list[EventDone]:
-        return [await self._dispatch.take(name, event) for event in events]
+        outcomes = [await self._dispatch.take(name, event) for event in events]
+        self._follow(name, outcomes)
+        return outcomes
 
     def _listened(self, event: PlatformEvent) -> None:
         """An event from Discord's Gateway, which waits for no answer and sends nothing twice."""
@@ -179,9 +190,14 @@ class Webhooks:
     async def _listened_to(self, event: PlatformEvent) -> None:
         async with self._at_once:
             try:
-                await self._dispatch.take("discord", event)
+                self._follow("discord", [await self._dispatch.take("discord", event)])
             except (ProxyError, StoreError) as error:
                 log.error("a reaction on Discord was not stored", error=str(error), message=event.message_id)
+
+
+async def _follow_each(buttons: Buttons, outcomes: list[EventDone]) -> None:
+    for outcome in outcomes:
+        await buttons.follow(outcome)
 
 
 def _platforms(settings: config.WebhooksSection) -> dict[str, Platform]:

@@ -33,6 +33,7 @@ _COMMAND: Final = re.compile(r"/rl(?:@\w{1,64})?(?:\s+(?P<rest>.*))?", re.DOTALL
 _NOT_TYPED: Final = ("forward_origin", "forward_date", "via_bot", "sender_chat")
 
 NO_MESSAGE: Final = "0"  # the id of no message
+MOST_TOAST: Final = 200  # characters
 
 
 class Telegram(Platform):
@@ -46,14 +47,18 @@ class Telegram(Platform):
             raise Forged("The request lacks the secret token given to Telegram's setWebhook; nothing was read of it.")
         update = json_object(body)
         id = name_at(update, "update_id")
-        event = None if id is None else _reaction(id, update) or _command(id, update)
+        event = None if id is None else _reaction(id, update) or _command(id, update) or _tap(id, update, now)
         return () if event is None else (event,)
 
     def answer(self, body: bytes, outcomes: Sequence[EventDone]) -> web.Response:
         """A command is answered in the chat: Telegram takes a method call as the answer to an update."""
         if not outcomes or outcomes[0].event.kind != "command":
             return super().answer(body, outcomes)
-        message = value_at(json_object(body), "message")
+        update = json_object(body)
+        if (tap := name_at(update, "callback_query", "id")) is not None:  # a toast
+            text = outcomes[0].line[:MOST_TOAST]
+            return web.json_response({"method": "answerCallbackQuery", "callback_query_id": tap, "text": text})
+        message = value_at(update, "message")
         # Outside of a forum's topics that id is one of a chain of replies, and refused.
         topic = value_at(message, "message_thread_id") if value_at(message, "is_topic_message") is True else None
         return web.json_response({
@@ -80,6 +85,17 @@ def _reaction(id: str, update: dict[str, Any]) -> PlatformEvent | None:
     time = date + _place_in_second(id)
     emoji = " ".join(name for item in present if (name := name_at(item, "emoji") or name_at(item, "custom_emoji_id")))
     return PlatformEvent("telegram", id, person, chat, message, "reaction" if emoji else "retraction", emoji, time)
+
+
+def _tap(id: str, update: dict[str, Any], now: float) -> PlatformEvent | None:
+    """A tap on a button of rlproxy's; it has no time of its own."""
+    tap = value_at(update, "callback_query")
+    prefix, _, word = (text_at(tap, "data") or "").partition(":")
+    person, chat = name_at(tap, "from", "id"), name_at(tap, "message", "chat", "id")
+    message = name_at(tap, "message", "message_id")
+    if prefix != "rl" or word not in ("good", "bad") or not (person and chat and message):
+        return None
+    return PlatformEvent("telegram", id, person, chat, message, "command", word, now)
 
 
 def _place_in_second(id: str) -> float:

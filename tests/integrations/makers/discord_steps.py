@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import discord
 import discord_interactions
 from discord.enums import InteractionResponseType
@@ -202,8 +203,23 @@ def read(kind: str, answer: str) -> None:
         assert discord.MessageFlags._from_value(said["data"]["flags"]).ephemeral
 
 
+async def put_buttons(url: str, token: str) -> None:
+    """By the package's own client."""
+    discord.http.Route.BASE = f"{url}/discord"
+    client = discord.http.HTTPClient(asyncio.get_running_loop())
+    client.token, client._global_over = token, asyncio.Event()
+    client._global_over.set()
+    async with aiohttp.ClientSession() as session:
+        client._HTTPClient__session = session  # as after a login
+        for emoji in ("👍", "👎"):
+            await client.add_reaction(CHANNEL, LINKED, emoji)
+
+
 async def main() -> None:
     given = read_input()
+    if given["act"] == "buttons":
+        await put_buttons(given["url"], given["token"])
+        return
     if given["act"] == "steps":
         maker = Maker(given["now"], given["discord_seed"])
         interactions(maker, given["completion"])

@@ -175,11 +175,20 @@ def texts(url: str, token: str) -> dict[str, str]:
     return {LINKED: history["messages"][0]["text"], THREAD: replies["messages"][0]["text"]}
 
 
+def put_buttons(url: str, token: str) -> None:
+    """By slack_sdk's own client."""
+    client = WebClient(token=token, base_url=url + "/slack/", proxy=None)
+    for name in ("+1", "-1"):
+        client.reactions_add(channel="C1", timestamp=LINKED, name=name)
+
+
 if __name__ == "__main__":
     logging.disable()  # slack_bolt suggests a listener for each event that it has none for
     given = read_input()
     if given["act"] == "steps":
         script(given["now"], given["slack_secret"]).write()
+    elif given["act"] == "buttons":
+        put_buttons(given["url"], given["token"])
     elif given["act"] == "texts":
         print(json.dumps(texts(given["url"], given["token"])))
     else:

@@ -17,6 +17,8 @@ from telegram import (
     ChatMemberUpdated,
     ExternalReplyInfo,
     ForumTopicCreated,
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
     InlineQuery,
     Message,
     MessageOriginChannel,
@@ -35,6 +37,7 @@ from telegram import (
     Update,
     User,
 )
+from telegram.request import HTTPXRequest
 
 from tests.integrations.makers.steps import Script, read_input
 
@@ -60,7 +63,7 @@ class Updates:
         if changed is not None:
             body = changed(body)
         headers = {"X-Telegram-Bot-Api-Secret-Token": self.secret, "Content-Type": "application/json"}
-        kind = "command" if name.startswith("a command") else ""
+        kind = "command" if name.startswith("a command") else "tap" if "tap" in name else ""
         self.steps.add(name, (headers, body), *values, kind=kind)
 
     def reaction(self, at: float, *new: Any, old: Any = (), message: int = LINKED, **who: Any) -> dict[str, Any]:
@@ -146,7 +149,13 @@ def commands(u: Updates) -> None:
 
 
 def others(u: Updates) -> None:
-    u.send("a button of the agent's", callback_query=CallbackQuery("1", ANN, "c", message=u.answer(), data="rl:bad"))
+    for name, value, person, data in (
+        ("a tap of a stranger", "same", STRANGER, "rl:bad"), ("a tap", -1.0, ANN, "rl:bad"),
+        ("another tap", 1.0, ANN, "rl:good"),
+    ):  # fmt: skip
+        u.send(name, value, callback_query=CallbackQuery("1", person, "c", message=u.answer(), data=data))
+    u.send("that tap again", id=u.id, callback_query=CallbackQuery("1", ANN, "c", message=u.answer(), data="rl:good"))
+    u.send("a button of the agent's", callback_query=CallbackQuery("1", ANN, "c", message=u.answer(), data="menu:2"))
     u.send("an inline query", inline_query=InlineQuery("1", ANN, "/rl bad", ""))
     member = ChatMemberMember(ANN)
     u.send("a member", chat_member=ChatMemberUpdated(GROUP, ANN, u.at(), member, member))
@@ -170,9 +179,13 @@ class Recording(Bot):
 
 async def read(kind: str, body: str, answer: str) -> None:
     """The method call in an answer: what send_message takes, and where the package's own reply would go."""
-    if kind != "command":
-        return
     call = json.loads(answer)
+    if kind == "tap":
+        assert call.pop("method") == "answerCallbackQuery"
+        inspect.signature(Bot.answer_callback_query).bind(None, **call)
+        assert call["callback_query_id"] == Update.de_json(json.loads(body), None).callback_query.id
+        assert 0 < len(call["text"]) <= telegram.constants.CallbackQueryLimit.ANSWER_CALLBACK_QUERY_TEXT_LENGTH
+        return
     assert call.pop("method") == "sendMessage"
     reply = ReplyParameters(**call.pop("reply_parameters"))
     inspect.signature(Bot.send_message).bind(None, reply_parameters=reply, **call)
@@ -184,8 +197,19 @@ async def read(kind: str, body: str, answer: str) -> None:
     assert ours == (theirs["chat_id"], theirs["message_thread_id"], theirs["reply_parameters"].message_id), ours
 
 
+async def put_buttons(url: str, token: str) -> None:
+    """By the package's own bot."""
+    row = [InlineKeyboardButton(emoji, callback_data=data) for emoji, data in (("👍", "rl:good"), ("👎", "rl:bad"))]
+    async with HTTPXRequest() as request:
+        bot = Bot(token, base_url=f"{url}/telegram/bot", request=request)
+        await bot.edit_message_reply_markup(GROUP.id, LINKED, reply_markup=InlineKeyboardMarkup([row]))
+
+
 async def main() -> None:
     given = read_input()
+    if given["act"] == "buttons":
+        await put_buttons(given["url"], given["token"])
+        return
     if given["act"] == "steps":
         updates = Updates(given["now"], given["telegram_secret"])
         reactions(updates)
