@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from itertools import count
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from config.webhooks import MatrixSection
 from proxy.feedback.webhooks.base import Forged
 from proxy.feedback.webhooks.matrix import Matrix
+from scripts.harness import signing
 from tests.harness.chats import MATRIX_TOKEN, Chats
 
 AGENT, ANN, BOB, ROOM = "@agent:home", "@ann:home", "@bob:home", "!room:home"
@@ -200,6 +202,35 @@ async def test_an_impostor_names_another_persons_answer(chats: Chats) -> None:
     assert await chats.values(id) == {}
 
 
+async def test_a_strangers_room_says_nothing_of_an_answer_in_another(chats: Chats) -> None:
+    """Whoever knows an event's id may name it in a room of their own, to which they invite the agent and Ann."""
+    id, post = await shown(chats)
+    there = {"room_id": "!hers:elsewhere"}
+    await push(chats, reaction(post, "👎") | there, reply(post, "/rl bad") | there, message("/rl bad") | there)
+    copy = answer(id) | there
+    copy["sender"] = "@mallory:elsewhere"
+    await push(chats, copy, reaction(copy["event_id"], "👎") | there, edit(post, "/rl bad") | there)
+    assert await chats.values(id) == {}
+    assert await chats.counted("matrix", "rated") == await chats.counted("matrix", "command") == 0
+
+
+async def test_openclaws_rooms_are_the_homeservers_where_it_tells_of_them(chats: Chats) -> None:
+    """OpenClaw's plugin links, the homeserver says what people did; the plugin saying it too counts for nothing."""
+    id = await chats.completion("hers", user=f"matrix:{ANN}")
+    person = f"matrix:{ANN}"
+    assert await chats.link("openclaw", f"matrix:{ROOM}", "$answer", id, person=person) == 201
+    about = {"person": person, "channel": f"matrix:{ROOM}", "message_id": "$answer"}
+    for number, (what, text) in enumerate((("reaction", "👎"), ("command", "bad"), ("command", "train"))):
+        event_of_plugin = {"what": what, "text": text, **about}
+        status, taken = await chats.send("openclaw", event_of_plugin, id=f"m{number}", secret=signing.OPENCLAW_SECRET)
+        assert (status, taken["result"], taken["line"]) == (200, "ignored", "")
+    assert await chats.values(id) == {}
+    await push(chats, reaction("$answer", "👍"))
+    assert await chats.values(id) == {person: 1.0}
+    await push(chats, message("/rl bad"))  # the newest answer in the room
+    assert await chats.values(id) == {person: -1.0}
+
+
 async def test_strangers_rate_nothing_and_named_raters_do(chats: Chats) -> None:
     id, post = await shown(chats)
     await push(chats, reaction(post, "👎", "@mallory:elsewhere"), reaction(post, "👎", BOB))
@@ -230,6 +261,33 @@ async def test_a_wrong_token_is_401_and_its_body_is_not_read(chats: Chats) -> No
     assert await chats.counted("matrix", "bad_signature") == 3
 
 
+async def test_a_homeserver_gone_mad_leaves_one_warning_a_kind(
+    chats: Chats, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything again and again, wrong tokens, strangers, bodies that are none: the log stays readable."""
+    id, post = await shown(chats)
+    joke = answer(id)
+    joke["sender"] = "@mallory:home"
+    events = [
+        reaction(post, "👍"), reply(post, "/rl bad too long"), reaction(post, "👎", "@mallory:home"), joke,
+        reaction(joke["event_id"], "👎"), event("org.example.unknown", {}), message("hello"), redaction("$nowhere"),
+    ]  # fmt: skip
+    capsys.readouterr()
+    path = "/rl/webhooks/matrix/_matrix/app/v1/transactions/same"
+    for _ in range(20):
+        await push(chats, *events)
+        await push(chats, status=401, headers={"authorization": "Bearer wrong"})
+        await push(chats, *({} for _ in range(10_001)), status=413)
+        async with chats.proxy.http.put(path, data=b"{" * 1000, headers=HEADERS) as response:
+            assert response.status == 200
+    assert await chats.values(id) == {ANN: -1.0}
+    assert len(await chats.store.ratings.history(id)) == 2
+    output = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)  # without colours
+    assert "result=stranger" in output, "the log is read here"
+    kinds = re.findall(r"\[(?:warning|error) .*", output)
+    assert len(kinds) == len(set(kinds)), kinds
+
+
 async def test_a_thousand_events_of_unknown_kinds_are_nothing(chats: Chats) -> None:
     """Two hundred messages without a link are waited for together: in turn they would take minutes."""
     id, post = await shown(chats)
@@ -252,7 +310,8 @@ async def test_a_body_that_is_not_a_transaction_is_nothing(chats: Chats, body: b
 
 async def test_a_transaction_may_be_larger_than_other_webhooks_and_has_a_bound(chats: Chats) -> None:
     path = "/rl/webhooks/matrix/_matrix/app/v1/transactions/large"
-    large = json.dumps({"events": [message("x" * 60_000) for _ in range(100)]}).encode()
+    large = json.dumps({"events": [message("x" * 60_000) for _ in range(175)]}).encode()
+    assert len(large) > 10_000_000
     async with chats.proxy.http.put(path, data=io.BytesIO(large), headers=HEADERS) as response:
         assert response.status == 200
     async with chats.proxy.http.put(path, data=io.BytesIO(b" " * (1 << 24) + large), headers=HEADERS) as response:
