@@ -34,12 +34,16 @@ def python() -> Path:
     return cache_folder() / "venvs" / "synapse" / "bin" / "python"
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Synapse:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
         self.http: aiohttp.ClientSession
@@ -117,6 +121,7 @@ class Person:
     def __init__(self, server: Synapse, id: str, token: str) -> None:
         self.server = server
         self.id = id
+        self.token = token
         self._headers = {"authorization": f"Bearer {token}"}
 
     async def create_room(self, *guests: Person, **members: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ import pytest
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.harness.command import rlproxy
 from scripts.harness.serving import Serving
-from scripts.harness.synapse import NAME, Person, Synapse, python
+from scripts.harness.synapse import NAME, Person, Synapse, free_port, python
 from store.store import Store
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
@@ -30,12 +29,6 @@ pytestmark = [pytest.mark.matrix, pytest.mark.timeout(900)]
 PEOPLE, ROOMS, ACTIONS, KILLS, HOMESERVER_KILLS = 5, 3, 500, 10, 2
 VALUES = {"👍": 1.0, "🎉": 1.0, "👎": -1.0, "4️⃣": 0.5}
 SOON_S = 90.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -89,7 +89,7 @@ def connect_matrix(settings: Settings, url: str | None, agents: list[str], optio
                 ) from None
         return outcome
     try:
-        outcome["ms"] = matrix.ping(settings)
+        outcome["ms"] = matrix.ping(settings, _own_url(settings))
     except matrix.CannotPing as error:
         raise CannotConnect(f"All is written. {error}") from None
     return outcome

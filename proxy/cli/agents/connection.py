@@ -83,9 +83,7 @@ def apply(changes: list[Change]) -> list[str]:
         if change.result is None:
             target.unlink(missing_ok=True)
             continue
-        missing = [parent for parent in target.parents if not parent.exists()]
-        created += [str(parent) for parent in missing]
-        target.parent.mkdir(parents=True, exist_ok=True)
+        created += [str(folder) for folder in _make_folders(target)]
         _write(target, change.result)
     return created
 
@@ -129,7 +127,7 @@ def save(
 ) -> None:
     """Written before the files are: a crash in between can still be taken back."""
     file = home / "agents" / f"{agent}.json"
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folders(file)
     files = [
         {
             "file": str(change.file),
@@ -298,6 +296,14 @@ def _decode(file: Path, raw: bytes | None) -> str:
         return (raw or b"").decode()
     except UnicodeDecodeError as error:
         raise UnreadableSettings(f"{file} was left as it is: it is not UTF-8 ({error}).") from None
+
+
+def _make_folders(file: Path) -> list[Path]:
+    """Make those that a file lacks, closed to others: innermost first."""
+    missing = [folder for folder in file.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return missing
 
 
 def _write(target: Path, raw: bytes) -> None:

@@ -86,7 +86,7 @@ def _next_steps(registration: Path) -> str:
     )
 
 
-def ping(settings: Settings) -> float:
+def ping(settings: Settings, own_url: str) -> float:
     """Milliseconds that the homeserver took to reach rlproxy. Raises CannotPing. Source: Matrix specification 1.7,
     "Pinging"."""
     section = settings.webhooks.matrix
@@ -101,12 +101,12 @@ def ping(settings: Settings) -> float:
         with open_url(request, PING_S) as response:
             return float(json.load(response)["duration_ms"])
     except urllib.error.HTTPError as error:
-        raise CannotPing(_reason(error)) from None
+        raise CannotPing(_reason(error, own_url + PATH)) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotPing(f"The homeserver at {section.homeserver} does not answer ({error}); start it.") from None
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _reason(error: urllib.error.HTTPError, url: str) -> str:
     try:
         answer: Any = json.loads(error.read(10_000))
     except ValueError:
@@ -116,7 +116,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return "The homeserver does not know rlproxy yet: add the registration to its settings, and start it anew."
     if code in ("M_CONNECTION_FAILED", "M_CONNECTION_TIMED_OUT", "M_BAD_STATUS", "M_URL_NOT_SET"):
         return (
-            f"The homeserver does not reach rlproxy ({code}): start `rlproxy serve` anew. The `url` in the "
-            "registration must be an address that the homeserver can call."
+            f"The homeserver does not reach rlproxy at {url} ({code}): start both anew. If it cannot call that "
+            "address, put one that it can into the registration's `url`."
         )
     return f"The homeserver answered the ping with {error.code} {code or ''}; its log says more."
