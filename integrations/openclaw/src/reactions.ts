@@ -15,12 +15,14 @@ export type Reaction = {
 };
 export type Queued = { id?: string; ts: number; contextKey?: string | null };
 
-/** Read in OpenClaw 2026.9.6 and its Slack and Discord plugins of that version. It writes them in small letters. */
+/** Read in OpenClaw 2026.9.6 and its Slack, Discord and Matrix plugins of that version. It writes them in small letters. */
 const KEYS = new Map<string, RegExp>(Object.entries({
   telegram: /^telegram:reaction:(?<what>add):(?<chat>[^:]+):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+)$/u,
   slack:
     /^slack:reaction:(?:[^:]+:)?(?<what>added|removed):(?<chat>[^:]+):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+):[^:]+$/u,
   discord: /^discord:reaction:(?<what>added|removed):(?<message>[^:]+):(?<person>[^:]+):(?<emoji>.+?)(?::burst)?$/u,
+  matrix:
+    /^matrix:reaction:(?<what>add):(?<chat>!.+?):(?<message>\$.+?):(?<person>@[^:]+:[^:]+(?::\d+)?):(?<emoji>.+)$/u,
 }));
 
 /** Null where the event is no reaction, or nobody's. */

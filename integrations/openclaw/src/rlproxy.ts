@@ -67,6 +67,7 @@ export class Rlproxy {
         const response = await fetch(this.#url + path, {
           method: "POST",
           body,
+          redirect: "error", // the key and a person's words are for this address alone
           headers: { "content-type": "application/json", ...headers() },
           signal: AbortSignal.timeout(TIMEOUT_MS),
         });

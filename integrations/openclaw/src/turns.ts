@@ -9,7 +9,7 @@ import { setImmediate } from "node:timers/promises";
 
 export type Answered = { id: string; text: string; person: string | undefined };
 type Call = { key: string; run: string; person: string | undefined; announced: boolean };
-export type Sent = { channel: string; text: string; session: string };
+export type Sent = { message: string; channel: string; text: string; session: string };
 
 const MESSAGES = 2000;
 const SESSIONS = 500;
@@ -73,8 +73,8 @@ export class Turns {
 export class Messages {
   readonly #sent = new Map<string, Sent>();
 
-  sent(platform: string, message: string, sent: Sent): void {
-    remember(this.#sent, named(platform, sent.channel, message), sent, MESSAGES);
+  sent(platform: string, sent: Sent): void {
+    remember(this.#sent, named(platform, sent.channel, sent.message), sent, MESSAGES);
   }
 
   of(platform: string, chat: string | undefined, message: string): Sent | undefined {
@@ -82,9 +82,12 @@ export class Messages {
   }
 }
 
-/** Telegram counts messages in each chat; elsewhere their ids are unique, and channels have several names. */
+/**
+ * Telegram counts messages in each chat; elsewhere their ids are unique, and channels have several names. OpenClaw's
+ * queue has them in small letters, so case does not count here.
+ */
 function named(platform: string, channel: string, message: string): string {
-  return platform === "telegram" ? `${channel} ${message}` : `${platform} ${message}`;
+  return (platform === "telegram" ? `${channel} ${message}` : `${platform} ${message}`).toLowerCase();
 }
 
 /** Only letters and digits count: platforms change everything else. */
