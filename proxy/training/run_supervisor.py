@@ -186,7 +186,9 @@ class RunSupervisor:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
         self._start_settled.set()
-        await self._halt()
+        if self._job is not None:
+            self._halted = True
+            await self._job.leave()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
                 await self._recorded.wait()
@@ -418,7 +420,7 @@ class RunSupervisor:
                 task.cancel()
             await asyncio.wait(minding)
             self._job = self.state.trainer = None
-            await job.terminate()
+            await (job.leave() if self._stopping else job.terminate())
 
     async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
@@ -431,6 +433,8 @@ class RunSupervisor:
 
     async def _mind_share(self, job: Job) -> None:
         """How much of a core the run gets, for people who wait for it."""
+        if job.pid is None:  # elsewhere
+            return
         meter = CoreShare(job.pid)
         while True:
             await asyncio.sleep(RECHECK_S)

@@ -23,7 +23,8 @@ class FakeJob:
     def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
         self.folder = folder
         self._launcher = launcher
-        self.pid = os.getpid()
+        self.pid: int | None = os.getpid()
+        self.was_under_way = False
         self.exceeded: str | None = None
         self._stopped = asyncio.Event()
 
@@ -60,6 +61,9 @@ class FakeJob:
 
     async def terminate(self) -> None:
         self._stopped.set()
+
+    async def leave(self) -> None:
+        await self.terminate()
 
 
 class FakeLauncher:
