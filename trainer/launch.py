@@ -14,7 +14,7 @@ import asyncio
 import json
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,8 +45,10 @@ from trainer.languages import LanguageChoice
 from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_calls, with_hint
 from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
+from trainer.places.elsewhere import Elsewhere
 from trainer.places.job import GRACE_S, Job, RunOrder
 from trainer.places.local import LocalJob, start_local
+from trainer.places.place import PlaceError, PlaceSettings
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan
 from trainer.policy.footprint import Workload
 from trainer.run.scalars import NO_SCALARS
@@ -67,7 +69,10 @@ __all__ = [
     "LaunchError",
     "Launcher",
     "LayerPlan",
+    "LocalJob",
     "LocalLauncher",
+    "PlaceError",
+    "PlaceSettings",
     "PriorityState",
     "Seal",
     "SealError",
@@ -118,13 +123,26 @@ class BuiltinServer(Protocol):
 
 
 class Launcher(Protocol):
+    place: str  # where runs train, as `train.where` says it
+
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
+
+    async def refusal(self, weights: str, *, sealed: bool) -> str | None:
+        """Why no run of these weights can train where it is to, in one sentence; None on this machine. `sealed`: its
+        samples are encrypted."""
+
+    async def forget(self, run_folder: Path) -> None:
+        """The run has ended: nothing of it stays elsewhere; a place that does not answer is told later."""
+
+    async def settle(self, runs: Path, unfinished: Collection[Path]) -> None:
+        """Tell a place what it could not be told, now and then. `unfinished`: folders of runs that go on."""
 
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> Job:
-        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
+        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises
+        LaunchError; a PlaceError where the run can wait for the place."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Shape of the adapter that a run would make."""
@@ -243,17 +261,23 @@ def run_seconds(estimated: Estimate, threads: int = 0) -> Duration | None:
 
 
 class LocalLauncher:
-    def __init__(self) -> None:
+    def __init__(self, place: PlaceSettings = PlaceSettings()) -> None:  # noqa: B008  frozen
+        """`place`: where runs train; all else is done on this machine. Raises ValueError."""
         self._stoppable: set[asyncio.subprocess.Process] = set()
+        self._elsewhere = Elsewhere(place)
+        self.place = place.address
+        self.refusal = self._elsewhere.refusal
+        self.forget = self._elsewhere.forget
+        self.settle = self._elsewhere.settle
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return available(serves=serves) or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
-    ) -> LocalJob:
+    ) -> Job:
         order = RunOrder(run_folder, threads, nice, max_memory_gb, key)
-        return await start_local(order, self._stoppable)
+        return await self._elsewhere.start(order) or await start_local(order, self._stoppable)
 
     def has_weights(self, weights: str) -> bool:
         return local(weights) is not None
