@@ -195,13 +195,13 @@ class Train(Section):
     match: Literal["stop", "warn"] = "stop"
     """Answer to a served model that is not the one that trains: stop runs, or only warn in the status."""
     where: PlaceText = "local"
-    """Where runs train: local, or "ssh://[user@]host[:port][/folder]", a machine with rlproxy that ssh reaches."""
+    """Where runs train: local, "ssh://[user@]host[:port][/folder]", or "slurm[:///folder]", which its nodes see."""
     where_python: str = "python3"
     """Python there that has this version of rlproxy with its train extra."""
     where_weights: str = ""
     """The same weights there, a path or a hub id; empty is as here."""
     where_options: tuple[str, ...] = ()
-    """Options for ssh, as ["-i", "~/.ssh/train"]; its own configuration is read, too."""
+    """Options for ssh, as ["-i", "/home/me/.ssh/train"], or for sbatch, as ["--partition=gpu", "--gres=gpu:1"]."""
     where_takes_keys: bool = False
     """Whether the key of an encrypted run may leave this machine; without it an encrypted home trains here only."""
     enabled: bool = True

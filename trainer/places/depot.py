@@ -91,7 +91,7 @@ class Depot:
         if not shipment.is_whole(folder):
             raise DepotError(f"{folder} is not there.")
         with (folder / HOLD).open("w") as hold:
-            if not _take(hold) or (folder / "result.json").exists():
+            if not take(hold) or (folder / "result.json").exists():
                 return False
             self.renew(folder)
             command = [sys.executable, "-P", "-m", "trainer.places.keeper", *keeper_arguments(order)]
@@ -213,7 +213,8 @@ def _localise(part: Path, folder: Path, weights: str) -> None:
     write_atomic(part / "run.json", json.dumps(order).encode())
 
 
-def _take(hold: IO[str]) -> bool:
+def take(hold: IO[str]) -> bool:
+    """Hold a job; tells whether nobody else does."""
     try:
         fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

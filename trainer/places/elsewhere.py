@@ -20,6 +20,7 @@ from trainer.places.job import RunOrder
 from trainer.places.parcel import JobRecord
 from trainer.places.place import Place, PlaceError, PlaceSettings
 from trainer.places.remote import RemoteJob
+from trainer.places.slurm import SlurmPlace
 from trainer.places.ssh import SSHPlace
 
 OWED: Final = "elsewhere.owed.json"  # a job that its place could not be told to end
@@ -29,9 +30,9 @@ SETTLE_S: Final = 600.0  # between two tries to tell it
 def open_place(settings: PlaceSettings) -> Place | None:
     """None: this machine. Raises ValueError (train.where)."""
     address = parse(settings.address)
-    if address.kind == "ssh":
-        return SSHPlace(settings, address)
-    return None
+    if address.kind == "local":
+        return None
+    return SSHPlace(settings, address) if address.kind == "ssh" else SlurmPlace(settings, address)
 
 
 class Elsewhere:

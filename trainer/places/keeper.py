@@ -17,10 +17,11 @@ from pathlib import Path
 
 from trainer.child_process import LaunchError
 from trainer.io.encrypted_files import KEY_BYTES
-from trainer.places.depot import STOP, write_end
+from trainer.places.depot import HOLD, STOP, take, write_end
 from trainer.places.job import RunOrder
 from trainer.places.local import LocalJob, start_local
 
+EXIT_HELD = 75  # as the trainer's own
 LOOK_S = 0.25  # between two looks for the file `stop`
 
 
@@ -70,9 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     key = bytes.fromhex(sys.stdin.buffer.readline().decode().strip()) if options.key_on_stdin else None
     if key is not None and len(key) != KEY_BYTES:
         parser.error("the first line on stdin is not the key of a run")
-    return asyncio.run(
-        keep(RunOrder(options.folder.absolute(), options.threads, options.nice, options.max_memory_gb, key))
-    )
+    folder: Path = options.folder.absolute()
+    with (folder / HOLD).open("w") as hold:
+        if options.hold is None and not take(hold):
+            print("another keeper is at work in this folder", file=sys.stderr)
+            return EXIT_HELD
+        return asyncio.run(keep(RunOrder(folder, options.threads, options.nice, options.max_memory_gb, key)))
 
 
 if __name__ == "__main__":
