@@ -1,10 +1,10 @@
 """sbatch, squeue and scancel without a cluster: jobs run in the background, and keep their states as Slurm does.
 
 Owns what rlproxy uses of them: names, singletons, `--states=all`, SIGTERM and then SIGKILL after a grace. A test can
-preempt a job, end it at its time limit, or lose its node. It is a fake: no scheduler, no
-accounting, one node. `install` writes the three programs into a folder for PATH.
+preempt a job, end it at its time limit, or lose its node (`end`). It is a fake: no scheduler, no accounting, one node.
+`install` writes the three programs into a folder for PATH.
 
-    python -m scripts.fakes.slurm FOLDER sbatch|squeue|scancel|work|preempt|node_fail …
+    python -m scripts.fakes.slurm FOLDER sbatch|squeue|scancel|work …
 """
 
 from __future__ import annotations
