@@ -18,7 +18,7 @@ from trainer.child_process import LaunchError
 from trainer.places import parcel, remote
 from trainer.places.job import RunOrder
 from trainer.places.parcel import JobRecord
-from trainer.places.place import Place, PlaceError, PlaceSettings
+from trainer.places.place import PlaceError, PlaceSettings, TrainingPlace
 from trainer.places.remote import RemoteJob
 from trainer.places.slurm import SlurmPlace
 from trainer.places.ssh import SSHPlace
@@ -27,7 +27,7 @@ OWED: Final = "elsewhere.owed.json"  # a job that its place could not be told to
 SETTLE_S: Final = 600.0  # between two tries to tell it
 
 
-def open_place(settings: PlaceSettings) -> Place | None:
+def open_place(settings: PlaceSettings) -> TrainingPlace | None:
     """None: this machine. Raises ValueError (train.where)."""
     address = parse(settings.address)
     if address.kind == "local":
@@ -95,7 +95,7 @@ class Elsewhere:
         except (PlaceError, TimeoutError):
             return
 
-    def _place_of(self, record: JobRecord) -> Place:
+    def _place_of(self, record: JobRecord) -> TrainingPlace:
         try:
             place = open_place(replace(self.settings, address=record.place))
         except ValueError as error:

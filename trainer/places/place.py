@@ -20,7 +20,7 @@ class PlaceError(LaunchError):
     """A place cannot take, or give, what it was asked for. One sentence; no attempt and no rating was spent."""
 
 
-class Unreachable(PlaceError):
+class PlaceUnreachable(PlaceError):
     """It does not answer now: the same may go well later."""
 
 
@@ -35,7 +35,7 @@ class PlaceSettings:
     takes_keys: bool = False  # whether the key of an encrypted run may go there
 
 
-class Place(Protocol):
+class TrainingPlace(Protocol):
     """Each call but `receive` and `send` is short; all raise PlaceError."""
 
     takes_keys: bool  # whether a key can get there without lying on a disk

@@ -19,7 +19,7 @@ from trainer.places import parcel, shipment
 from trainer.places.depot import JobState, weights_identity
 from trainer.places.job import GRACE_S, RunOrder
 from trainer.places.parcel import JobRecord
-from trainer.places.place import Place, PlaceError, PlaceSettings, own_version
+from trainer.places.place import PlaceError, PlaceSettings, TrainingPlace, own_version
 from trainer.places.shipment import ShipmentError
 
 WAIT_S: Final = 10.0  # that a place may keep a question for news
@@ -32,7 +32,7 @@ FAR: Final = 1 << 62  # an offset behind any progress
 T = TypeVar("T")
 
 
-async def refusal(place: Place, settings: PlaceSettings, weights: str, *, sealed: bool) -> str | None:
+async def refusal(place: TrainingPlace, settings: PlaceSettings, weights: str, *, sealed: bool) -> str | None:
     """Why this place cannot train these weights now, in one sentence; None where it can."""
     if (reason := key_refusal(place, settings, sealed=sealed)) is not None:
         return reason
@@ -57,7 +57,7 @@ async def refusal(place: Place, settings: PlaceSettings, weights: str, *, sealed
     return None
 
 
-def key_refusal(place: Place, settings: PlaceSettings, *, sealed: bool) -> str | None:
+def key_refusal(place: TrainingPlace, settings: PlaceSettings, *, sealed: bool) -> str | None:
     """Why an encrypted run stays on this machine; None where it need not."""
     if not sealed:
         return None
@@ -71,7 +71,7 @@ def key_refusal(place: Place, settings: PlaceSettings, *, sealed: bool) -> str |
     return None
 
 
-async def submit(place: Place, settings: PlaceSettings, weights: str, order: RunOrder) -> RemoteJob:
+async def submit(place: TrainingPlace, settings: PlaceSettings, weights: str, order: RunOrder) -> RemoteJob:
     """Bring the run there, unless it is there, and start an attempt, unless one is under way. Raises PlaceError."""
     if (reason := key_refusal(place, settings, sealed=order.key is not None)) is not None:
         raise PlaceError(reason)
@@ -98,7 +98,7 @@ async def submit(place: Place, settings: PlaceSettings, weights: str, order: Run
 
 
 class RemoteJob:
-    def __init__(self, place: Place, record: JobRecord, folder: Path) -> None:
+    def __init__(self, place: TrainingPlace, record: JobRecord, folder: Path) -> None:
         self.pid: int | None = None
         self.exceeded: str | None = None
         self.was_under_way = False
@@ -188,7 +188,7 @@ class RemoteJob:
         return NOT_COLLECTED
 
 
-async def forget(place: Place, folder: Path, *, keep_step: bool = False) -> None:
+async def forget(place: TrainingPlace, folder: Path, *, keep_step: bool = False) -> None:
     """End what the place still has of this run. `keep_step`: its last step comes back first. Raises PlaceError,
     TimeoutError."""
     record = JobRecord.read(folder)
@@ -198,7 +198,7 @@ async def forget(place: Place, folder: Path, *, keep_step: bool = False) -> None
     await asyncio.to_thread(shipment.clear, folder / parcel.RECORD)
 
 
-async def end(place: Place, record: JobRecord, folder: Path | None = None) -> None:
+async def end(place: TrainingPlace, record: JobRecord, folder: Path | None = None) -> None:
     """Stop this job and remove it. `folder`: gets its last step. Raises PlaceError, TimeoutError."""
     state = await place.look(record.id, 0, 0)
     if not state.is_over:

@@ -21,7 +21,7 @@ from trainer.io.run_folder import write_atomic
 from trainer.places.depot import LOG, Depot, DepotError, JobState, keeper_arguments
 from trainer.places.host import MARK
 from trainer.places.job import RunOrder
-from trainer.places.place import PlaceError, PlaceSettings, Unreachable
+from trainer.places.place import PlaceError, PlaceSettings, PlaceUnreachable
 from trainer.places.shipment import ShipmentError
 
 ROOT: Final = "~/.rlproxy-jobs"  # homes of a cluster are on a shared disk
@@ -112,7 +112,7 @@ class SlurmPlace:
     async def remove(self, id: str) -> None:
         if (await self._slurm_state(id))[0]:
             await self._run("scancel", f"--name={NAME}{id}")
-            raise Unreachable(f"the job {NAME}{id} is still ending.")
+            raise PlaceUnreachable(f"the job {NAME}{id} is still ending.")
         try:
             await asyncio.to_thread(self._depot.remove, id)
         except (DepotError, OSError) as error:
@@ -143,7 +143,7 @@ class SlurmPlace:
             async with asyncio.timeout(CALL_S):
                 output, errors = await process.communicate()
         except TimeoutError:
-            raise Unreachable(f"`{command[0]}` did not answer within {CALL_S:.0f} s.") from None
+            raise PlaceUnreachable(f"`{command[0]}` did not answer within {CALL_S:.0f} s.") from None
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -151,7 +151,7 @@ class SlurmPlace:
         if process.returncode:
             lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"status {process.returncode}"]
             message = f"`{Path(command[0]).name}` failed ({lines[-1].rstrip('.')})."
-            raise PlaceError(message) if command[0] == "sbatch" else Unreachable(message)
+            raise PlaceError(message) if command[0] == "sbatch" else PlaceUnreachable(message)
         return output
 
 

@@ -21,7 +21,7 @@ from config.places import PlaceAddress
 from trainer.places.depot import JobState
 from trainer.places.host import MARK
 from trainer.places.job import RunOrder
-from trainer.places.place import PlaceError, PlaceSettings, Unreachable
+from trainer.places.place import PlaceError, PlaceSettings, PlaceUnreachable
 
 ROOT: Final = "~/.rlproxy-jobs"  # on the host
 CALL_S: Final = 60.0  # of a call that carries no archive
@@ -75,7 +75,7 @@ class SSHPlace:
             async with asyncio.timeout(CALL_S):
                 output = await self._call(words, request=request)
         except TimeoutError:
-            raise Unreachable(f"{self._host} did not answer within {CALL_S:.0f} s.") from None
+            raise PlaceUnreachable(f"{self._host} did not answer within {CALL_S:.0f} s.") from None
         text = output.partition(MARK)[2]
         try:
             return json.loads(text)["answer"]
@@ -138,7 +138,7 @@ class SSHPlace:
             )
         if "unknown option" in text or "Bad configuration option" in text or "usage: ssh" in text:
             return PlaceError(f"ssh does not take train.where_options ({last}).")
-        return Unreachable(f"{self._host} does not answer ({last.rstrip('.')}).")
+        return PlaceUnreachable(f"{self._host} does not answer ({last.rstrip('.')}).")
 
 
 def _without_mark(archive: Path, host: str) -> None:

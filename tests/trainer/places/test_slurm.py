@@ -14,7 +14,7 @@ from tests.harness import tiny
 from trainer.launch import LocalLauncher, PlaceError
 from trainer.places import remote
 from trainer.places.parcel import JobRecord
-from trainer.places.place import PlaceSettings, Unreachable
+from trainer.places.place import PlaceSettings, PlaceUnreachable
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -120,7 +120,7 @@ async def test_a_controller_that_is_away_is_waited_for(tmp_path, model, lines, c
         if event["event"] == "warning":
             assert "Unable to contact slurm controller" in event["message"]
             break
-    with pytest.raises(Unreachable):
+    with pytest.raises(PlaceUnreachable):
         await LocalLauncher(settings_of(tmp_path)).start(run, threads=1, nice=0)
     (cluster / "down").unlink()
     assert [event async for event in job.events()][-1]["status"] == "passed"

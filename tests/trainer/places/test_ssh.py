@@ -12,7 +12,7 @@ from trainer.launch import LocalLauncher, PlaceError, verify_adapter
 from trainer.places import place, remote
 from trainer.places.elsewhere import OWED, open_place
 from trainer.places.parcel import RECORD
-from trainer.places.place import PlaceSettings, Unreachable
+from trainer.places.place import PlaceSettings, PlaceUnreachable
 
 pytestmark = pytest.mark.skipif(sshd.lacks() is not None, reason=str(sshd.lacks()))
 
@@ -179,7 +179,7 @@ async def test_a_key_goes_only_where_it_is_allowed_to(tmp_path, model, lines, se
 async def test_a_host_that_is_down_can_be_tried_later(tmp_path, model, lines, server):
     await asyncio.to_thread(server.stop)
     run = tiny.run_folder(tmp_path / "r00001", model, lines)
-    with pytest.raises(Unreachable, match="does not answer"):
+    with pytest.raises(PlaceUnreachable, match="does not answer"):
         await LocalLauncher(settings_of(server)).start(run, threads=1, nice=0)
     await asyncio.to_thread(server.start)
     job = await LocalLauncher(settings_of(server)).start(run, threads=1, nice=0)
