@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
+from config.places import parse as parse_place
 from config.re2_patterns import TextPattern
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -29,6 +30,14 @@ def _window(text: str) -> str:
 
 
 Hours = Annotated[str, AfterValidator(_window)]
+
+
+def _place(text: str) -> str:
+    parse_place(text)
+    return text
+
+
+PlaceText = Annotated[str, AfterValidator(_place)]
 
 
 def _function(text: str) -> str:
@@ -185,6 +194,16 @@ class Train(Section):
     """Weights to train, a path or a hub id; empty takes those that the backend serves, if it says where they are."""
     match: Literal["stop", "warn"] = "stop"
     """Answer to a served model that is not the one that trains: stop runs, or only warn in the status."""
+    where: PlaceText = "local"
+    """Where runs train: local, "ssh://[user@]host[:port][/folder]", or "slurm[:///folder]", which its nodes see."""
+    where_python: str = "python3"
+    """Python there that has this version of rlproxy with its train extra."""
+    where_weights: str = ""
+    """The same weights there, a path or a hub id; empty is as here."""
+    where_options: tuple[str, ...] = ()
+    """Options for ssh, as ["-i", "/home/me/.ssh/train"], or for sbatch, as ["--partition=gpu", "--gres=gpu:1"]."""
+    where_takes_keys: bool = False
+    """Whether the key of an encrypted run may leave this machine; without it an encrypted home trains here only."""
     enabled: bool = True
     """Start runs automatically."""
     share_gpu: bool = False

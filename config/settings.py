@@ -52,8 +52,8 @@ OVERRIDES = "train.overrides"
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
     "server.hosts", "server.origins", "server.chat_admins", "backend.replicas",
-    "train.hours", "judge.hours", "turns.rules", "redaction.patterns", "webhooks.good", "webhooks.bad",
-    "webhooks.stars",
+    "train.hours", "train.where_options", "judge.hours", "turns.rules", "redaction.patterns",
+    "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
 # Variables with our prefix that are no settings.

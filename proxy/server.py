@@ -40,7 +40,7 @@ from proxy.web.status import reachable
 from store.errors import MissingExtra
 from store.file.db_key import Secret, find
 from store.store import Store
-from trainer.launch import LocalLauncher, sealing_lacks
+from trainer.launch import LocalLauncher, PlaceSettings, sealing_lacks
 
 STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
@@ -125,7 +125,10 @@ async def serving(
     make_home(settings.home)
     for notice in home.close(settings.home):
         structlog.get_logger().warning(notice)
-    launcher = LocalLauncher()
+    train = settings.train
+    launcher = LocalLauncher(
+        PlaceSettings(train.where, train.where_python, train.where_weights, train.where_options, train.where_takes_keys)
+    )
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info)
     opened(store)

@@ -10,7 +10,7 @@ from pathlib import Path
 from trainer.io.encrypted_files import KEY_BYTES, Seal, SealError
 from trainer.io.progress import Progress, Stop, Stopped
 from trainer.io.run_folder import SAMPLES, FolderLocked, RunError, lock, read_spec
-from trainer.launch import default_threads
+from trainer.limits import default_threads
 
 EXIT_FAILED = 1
 EXIT_HELD = 75  # EX_TEMPFAIL

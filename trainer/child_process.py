@@ -41,7 +41,7 @@ async def run_to_end(module: str, *arguments: str, request: bytes = b"") -> tupl
     process = await asyncio.create_subprocess_exec(
         *limited(UNBOUNDED, command),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=_python_environment(1), start_new_session=True,
+        env=python_environment(1), start_new_session=True,
     )  # fmt: skip
     try:
         output, error_output = await process.communicate(request)
@@ -74,7 +74,7 @@ async def spawn(
             stdin=asyncio.subprocess.PIPE,  # kept open: it closes when we end, however we do
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
-            env=_python_environment(threads) | dict(environment or {}),
+            env=python_environment(threads) | dict(environment or {}),
             limit=LINE,
             umask=PRIVATE,
             start_new_session=True,  # Ctrl-C in a terminal is for us: we end our children in order
@@ -104,7 +104,7 @@ def _is_secret(name: str, value: str) -> bool:
     return _LOGIN.search(value) is not None and name.lower() not in PROXIES
 
 
-def _python_environment(threads: int) -> dict[str, str]:
+def python_environment(threads: int) -> dict[str, str]:
     """For children that are our own Python: they find rlproxy, and nothing in the folder that they run in."""
     environment = child_environment(threads)
     paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(part)]

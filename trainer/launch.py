@@ -1,4 +1,4 @@
-"""Where a run and the built-in backend run: a child process on this machine, later Ray.
+"""Launcher of the proxy: runs, looks at weights, conversions, the built-in backend.
 
 The one module of this room that the proxy imports, so it is free of torch. Owns the children: which command, how many
 threads. Not here: how a child starts and ends (child_process), what a run does (loop), when one starts (the proxy's
@@ -11,12 +11,10 @@ run supervisor).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,8 +43,12 @@ from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
 from trainer.languages import LanguageChoice
 from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_calls, with_hint
-from trainer.limits import GB, in_use
+from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
+from trainer.places.elsewhere import Elsewhere
+from trainer.places.job import GRACE_S, Job, RunOrder
+from trainer.places.local import LocalJob, start_local
+from trainer.places.place import PlaceError, PlaceSettings
 from trainer.policy.autoscale import LayerPlan, fit, layer_plan
 from trainer.policy.footprint import Workload
 from trainer.run.scalars import NO_SCALARS
@@ -67,7 +69,10 @@ __all__ = [
     "LaunchError",
     "Launcher",
     "LayerPlan",
+    "LocalJob",
     "LocalLauncher",
+    "PlaceError",
+    "PlaceSettings",
     "PriorityState",
     "Seal",
     "SealError",
@@ -99,26 +104,8 @@ __all__ = [
     "with_hint",
 ]
 
-GRACE_S = 30.0  # an optimiser step of a small model on a busy machine, and its checkpoint
 READY_S = 600.0  # without a sign: a large model from a slow disk
-MOST_EVENTS = 256  # of a run that wait to be read; the oldest go first
-MEASURE_S = 0.5  # between two looks at a run's memory, where that is bounded
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
-
-
-class Job(Protocol):
-    """A run under way."""
-
-    pid: int  # its process on this machine
-    exceeded: str | None  # the limit that it was killed for
-
-    def events(self) -> AsyncIterator[dict[str, Any]]:
-        """Yield each line as it is printed; ends when the run does."""
-
-    async def wait(self) -> int: ...
-
-    async def terminate(self) -> None:
-        """Ask it to stop after its current step; kill it when it does not."""
 
 
 class BuiltinServer(Protocol):
@@ -136,13 +123,26 @@ class BuiltinServer(Protocol):
 
 
 class Launcher(Protocol):
+    place: str  # where runs train, as `train.where` says it
+
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         """None, or one sentence on what has to be installed first."""
+
+    async def refusal(self, weights: str, *, sealed: bool) -> str | None:
+        """Why no run of these weights can train where it is to, in one sentence; None on this machine. `sealed`: its
+        samples are encrypted."""
+
+    async def forget(self, run_folder: Path) -> None:
+        """The run has ended: nothing of it stays elsewhere; a place that does not answer is told later."""
+
+    async def settle(self, runs: Path, unfinished: Collection[Path]) -> None:
+        """Tell a place what it could not be told, now and then. `unfinished`: folders of runs that go on."""
 
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> Job:
-        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises LaunchError."""
+        """`threads` 0: by the machine; `max_memory_gb` 0: no limit; `key` opens the samples. Raises
+        LaunchError; a PlaceError where the run can wait for the place."""
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         """Shape of the adapter that a run would make."""
@@ -260,34 +260,24 @@ def run_seconds(estimated: Estimate, threads: int = 0) -> Duration | None:
     return estimate.duration(estimated, threads or default_threads()[1])
 
 
-def default_threads() -> tuple[int, int]:
-    """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    trainer = max(1, cores // 2)
-    return max(1, cores - trainer), trainer
-
-
 class LocalLauncher:
-    def __init__(self) -> None:
+    def __init__(self, place: PlaceSettings = PlaceSettings()) -> None:  # noqa: B008  frozen
+        """`place`: where runs train; all else is done on this machine. Raises ValueError."""
         self._stoppable: set[asyncio.subprocess.Process] = set()
+        self._elsewhere = Elsewhere(place)
+        self.place = place.address
+        self.refusal = self._elsewhere.refusal
+        self.forget = self._elsewhere.forget
+        self.settle = self._elsewhere.settle
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return available(serves=serves) or (NO_SCALARS if tensorboard and find_spec("tensorboardX") is None else None)
 
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
-    ) -> LocalJob:
-        process = await spawn(
-            ["-m", "trainer", str(run_folder), "--watch-stdin", *(["--key-on-stdin"] if key else [])],
-            threads=threads or default_threads()[1],
-            log=run_folder / "trainer.log",
-            nice=nice,
-        )
-        self._stoppable.add(process)
-        if key:  # through the pipe that is there anyway: arguments and environments can be looked at
-            assert process.stdin is not None
-            process.stdin.write(key.hex().encode() + b"\n")
-        return LocalJob(process, int(max_memory_gb * GB), self._stoppable)
+    ) -> Job:
+        order = RunOrder(run_folder, threads, nice, max_memory_gb, key)
+        return await self._elsewhere.start(order) or await start_local(order, self._stoppable)
 
     def has_weights(self, weights: str) -> bool:
         return local(weights) is not None
@@ -409,62 +399,6 @@ async def _convert(failure: str, module: str, *arguments: str) -> None:
     _, problem = await run_to_end(module, *arguments)
     if problem is not None:
         raise LaunchError(f"{failure}: {problem}")
-
-
-class LocalJob:
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        memory_bytes: int = 0,
-        stoppable: set[asyncio.subprocess.Process] | None = None,
-    ) -> None:
-        """`memory_bytes`: what it may use; 0 means no limit. `stoppable`: those that may be told to stand still."""
-        self._process = process
-        self._stoppable = stoppable if stoppable is not None else set()
-        self.pid = process.pid
-        self.exceeded: str | None = None
-        # Read whether or not anybody asks for events: a full pipe would stop the trainer.
-        self._queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self._reader = asyncio.create_task(self._read(), name=f"trainer-{process.pid}")
-        self._measuring = asyncio.create_task(self._measure(memory_bytes)) if memory_bytes else None
-
-    async def events(self) -> AsyncIterator[dict[str, Any]]:
-        while (event := await self._queue.get()) is not None:
-            yield event
-        self._queue.put_nowait(None)  # for whoever asks again
-
-    async def wait(self) -> int:
-        status = await self._process.wait()
-        await self._reader
-        close_stdin(self._process)
-        return status
-
-    async def terminate(self) -> None:
-        self._stoppable.discard(self._process)  # it needs its time to get to a checkpoint
-        await end(self._process, grace=GRACE_S)
-        await self._reader
-
-    async def _measure(self, most: int) -> None:
-        """Kill it at once where it uses more: whoever waits for the end of a step may wait for the machine."""
-        while self._process.returncode is None:
-            used = await asyncio.to_thread(in_use, self.pid)
-            if used > most:
-                self.exceeded = f"it used {used / GB:.1f} GB of memory, {most / GB:g} GB are allowed"
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.kill()
-                return
-            await asyncio.sleep(MEASURE_S)
-
-    async def _read(self) -> None:
-        try:
-            async for event in lines(self._process):
-                if self._queue.qsize() >= MOST_EVENTS:  # own code of a run can print without an end
-                    self._queue.get_nowait()
-                self._queue.put_nowait(event)
-        finally:
-            self._queue.put_nowait(None)
-            if self._measuring is not None:
-                self._measuring.cancel()
 
 
 class LocalServer:

@@ -29,6 +29,13 @@ class ProcessLimits:
     memory_bytes: int = 0  # in use, of the process and its children
 
 
+def default_threads() -> tuple[int, int]:
+    """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    trainer = max(1, cores // 2)
+    return max(1, cores - trainer), trainer
+
+
 def limited(limits: ProcessLimits, command: Sequence[str]) -> list[str]:
     """The command that runs this one within these limits."""
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(limits.files), str(limits.file_bytes), *command]

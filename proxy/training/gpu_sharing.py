@@ -52,7 +52,7 @@ class GpuSharing:
         events: Events,
         tasks: Tasks,
     ) -> None:
-        self.on = settings.train.share_gpu
+        self.on = settings.train.share_gpu and settings.train.where == "local"
         # One of ours ends with us; somebody else's, which may be at its usual port, must not be left asleep.
         self._theirs = settings.backend.kind != "builtin" and not settings.backend.command
         self._store, self._backend, self._live_version, self._admission = store, backend, live_version, admission

@@ -10,6 +10,7 @@ import asyncio
 import time
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -36,6 +37,14 @@ from store.learning.episode_groups import ReadyEpisodes
 from store.records import Fresh
 
 log = structlog.get_logger()
+
+PLACE_S: Final = 60.0  # that an answer of a place elsewhere counts
+UNBOUNDED: Final = {
+    "max_cpu_percent": 100.0,
+    "max_gpu_percent": 100.0,
+    "min_free_memory_gb": 0.0,
+    "min_free_gpu_gb": 0.0,
+}
 
 
 def local_time() -> datetime:
@@ -64,6 +73,12 @@ class Preconditions:
         self.cloud_student = cloud_student
         self.state = state
         train = self._settings.train
+        if train.where != "local":  # what is free on this machine says nothing about another
+            train = train.model_copy(update=UNBOUNDED)
+        self._rules = train
+        self._place_problem: str | None = None
+        self._place_asked_s: float | None = None  # by the monotonic clock; None: not yet
+        self._asking_place = asyncio.Lock()
         self._machine = Machine(
             cpu=train.max_cpu_percent < 100, gpu=train.max_gpu_percent < 100 or train.min_free_gpu_gb > 0
         )
@@ -180,6 +195,8 @@ class Preconditions:
             return lacks
         if (obstacle := await self.obstacle(anew=by_hand)) is not None:
             return obstacle
+        if (problem := await self.place_problem(anew=by_hand)) is not None:
+            return problem
         if self.state.paused:
             return "paused; `rlproxy resume` goes on"
         if self.state.blocking_rule is not None and (waiting := await self._store.runs.unfinished()):
@@ -220,6 +237,32 @@ class Preconditions:
             return self._adapter_check.reason
         return await self._adapter_check.check(weights, parent)
 
+    @property
+    def place_line(self) -> str:
+        """Where runs train, and whether that place answers."""
+        if self._launcher.place == "local":
+            return "runs train on this machine"
+        if self._place_asked_s is None:
+            return f"runs train at {self._launcher.place}, which has not been asked yet"
+        return self._place_problem or f"runs train at {self._launcher.place}, which answers"
+
+    async def place_problem(self, *, anew: bool) -> str | None:
+        """Why no run can train where it is to; asked `anew` before a run, else beside the question, now and then."""
+        if self._launcher.place == "local" or (weights := self.weights()) is None:
+            return None
+        if anew:
+            await self._ask_place(weights)
+        elif not self._asking_place.locked() and time.monotonic() - (self._place_asked_s or -PLACE_S) > PLACE_S:
+            self._services.tasks.spawn("place", self._ask_place(weights))
+        return self._place_problem
+
+    async def _ask_place(self, weights: str) -> None:
+        async with self._asking_place:
+            problem = await self._launcher.refusal(weights, sealed=self._store.encrypted)
+            if problem is not None and problem != self._place_problem:
+                log.warning("no run can train where it is to", reason=problem)
+            self._place_problem, self._place_asked_s = problem, time.monotonic()
+
     async def _parent(self) -> Path | None:
         """The adapter that a run would go on from; None: the base."""
         adapter = await self._store.versions.get(self._live_version.live)
@@ -233,7 +276,7 @@ class Preconditions:
             return reason
         use = await asyncio.to_thread(self._machine.look, time.monotonic(), self.state.trainer)
         by_hand = by_hand or (run_id is not None and run_id == self.state.by_hand)
-        return blocking_rule(self._settings.train, use, local_time(), by_hand=by_hand, starting=starting)
+        return blocking_rule(self._rules, use, local_time(), by_hand=by_hand, starting=starting)
 
     def weights(self) -> str | None:
         return self._settings.train.weights or self._backend.weights

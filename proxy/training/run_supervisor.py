@@ -33,7 +33,7 @@ from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.errors import RunEnded
 from store.records import Run
-from trainer.launch import Job, LaunchError
+from trainer.launch import Job, LaunchError, PlaceError
 
 log = structlog.get_logger()
 
@@ -82,6 +82,7 @@ class RunSupervisor:
         self._exceeded: str | None = None  # the limit that the last trainer was killed for
         self._cancelled: int | None = None  # the run that somebody wants no more
         self._last_event_s = 0.0  # when its trainer last said something, by the monotonic clock
+        self._said_wait: tuple[int, str] | None = None  # what kept which run, as it was last told
         self._recorded = asyncio.Event()  # what became of the run under way; set where there is none
         self._recorded.set()
 
@@ -157,7 +158,7 @@ class RunSupervisor:
             await self._end(run, "cancelled", CANCELLED)
         except RunEnded as error:  # somebody else was quicker
             raise Conflict(str(error)) from None
-        await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+        await self._tidy(run)
         return run
 
     async def _cancel_running(self, run: Run) -> None:
@@ -186,7 +187,9 @@ class RunSupervisor:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
         self._stopping = True
         self._start_settled.set()
-        await self._halt()
+        if self._job is not None:
+            self._halted = True
+            await self._job.leave()
         with contextlib.suppress(TimeoutError):  # until it is on record that this was no failed attempt
             async with asyncio.timeout(LET_GO_S):
                 await self._recorded.wait()
@@ -231,11 +234,14 @@ class RunSupervisor:
             await self._carry_out(run)
             if self.state.blocking_rule is not None or self.state.paused or self._stopping:
                 return
+        await self._launcher.settle(self._settings.home / "runs", ())
         by_hand, self._requested = self._requested, False
         rebuilds = await self._unlearning.is_due()
         await self._preconditions.check_base_model(by_hand=by_hand)
         due = await self._preconditions.due(by_hand=by_hand)
         if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True) is not None):
+            return
+        if await self._preconditions.place_problem(anew=True) is not None:
             return
         if (claimed := await self._claim(due.of, by_hand=by_hand, rebuilds=rebuilds)) is not None:
             if by_hand:
@@ -305,7 +311,7 @@ class RunSupervisor:
             self._recorded.set()
             if published is not None:
                 await self._publisher.make_live(published)
-            await asyncio.to_thread(run_folder.tidy, Path(run.folder))
+            await self._tidy(run)
 
     async def _end(self, run: Run, status: Ending, reason: str) -> None:
         """Without an adapter: its samples are fresh again."""
@@ -333,18 +339,18 @@ class RunSupervisor:
                 reason += f". One of those times {self.state.stalled}" if self.state.stalled else ""
                 reason += KILLED if status == -signal.SIGKILL else ""
                 await self._end(run, "failed", reason)
+                await self._launcher.forget(folder)
                 return None
             else:
                 await self._store.runs.started(run.id)
                 run = await self._store.runs.get(run.id) or run
-            self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
             self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
             if self._exceeded is not None and run_folder.result(folder) is None:
                 await self._end(run, "failed", self._exceeded)  # it would again
-                await asyncio.to_thread(run_folder.tidy, folder)
+                await self._tidy(run)
                 return None
             halted = self._halted and run_folder.result(folder) is None
             if halted:  # whatever holds by now
@@ -364,6 +370,10 @@ class RunSupervisor:
     async def _call_off(self, run: Run) -> None:
         with contextlib.suppress(RunEnded):  # by who cancelled it while it waited
             await self._end(run, "cancelled", CANCELLED)
+        await self._tidy(run)
+
+    async def _tidy(self, run: Run) -> None:
+        await self._launcher.forget(Path(run.folder))
         await asyncio.to_thread(run_folder.tidy, Path(run.folder))
 
     def _must_stop(self, run: Run) -> bool:
@@ -372,6 +382,9 @@ class RunSupervisor:
     def _wait(self, run: Run, reason: str) -> None:
         """Say what keeps the run: it goes on when that is over."""
         self.state.blocking_rule = reason
+        if self._said_wait == (run.id, reason):  # it was tried again, and is as before
+            return
+        self._said_wait = run.id, reason
         log.info("run waits", run=run.id, why=reason)
         self._events.emit("waiting", run=run.id, why=reason)
 
@@ -387,10 +400,19 @@ class RunSupervisor:
                 max_memory_gb=train.max_memory_gb,
                 key=await self._store.runs.key(run.id),
             )
+        except PlaceError as error:  # no attempt: it is tried again
+            self._halted = True
+            self._wait(run, str(error))
+            return -1
         except LaunchError as error:
             log.error("trainer did not start", run=run.id, error=str(error))
             return -1
+        if job.was_under_way:  # while no rlproxy followed it
+            await self._store.runs.paused(run.id)
+            run = await self._store.runs.get(run.id) or run
+        self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
         self.state.run, self._job, self.state.trainer = run, job, job.pid
+        self._said_wait = None
         self._last_event_s = time.monotonic()
         minding = [
             asyncio.create_task(self._mind_rules(run), name="rules"),
@@ -418,7 +440,7 @@ class RunSupervisor:
                 task.cancel()
             await asyncio.wait(minding)
             self._job = self.state.trainer = None
-            await job.terminate()
+            await (job.leave() if self._stopping else job.terminate())
 
     async def _mind_rules(self, run: Run) -> None:
         """Hours end, and memory may be short: then the run stops at its next step."""
@@ -431,6 +453,8 @@ class RunSupervisor:
 
     async def _mind_share(self, job: Job) -> None:
         """How much of a core the run gets, for people who wait for it."""
+        if job.pid is None:  # elsewhere
+            return
         meter = CoreShare(job.pid)
         while True:
             await asyncio.sleep(RECHECK_S)

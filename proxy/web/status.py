@@ -94,6 +94,10 @@ class StatusReport:
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {
                 "paused": self._supervisor.state.paused,
+                "place": {
+                    "line": self._preconditions.place_line,
+                    "problem": await self._preconditions.place_problem(anew=False),
+                },
                 "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
                 "progress": dict(self._supervisor.state.progress.events) if run else {},  # of this moment

@@ -26,6 +26,7 @@ LISTED: Final = (
 WORDS: Final = frozenset(LISTED.split())
 # How many names of a folder may be such; a folder that is not here: none.
 MOST: Final[dict[str, int]] = {
+    "config": 1,  # train.where, as the setting is named
     "proxy": 2,
     "proxy/cli": 4,
     "proxy/cli/imports": 1,

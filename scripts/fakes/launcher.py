@@ -8,13 +8,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from config import presets
 from trainer.languages import choose
-from trainer.launch import LanguageChoice, LaunchError, LayerPlan, Seal, ServerFormat, adapter_layers
+from trainer.launch import LanguageChoice, LaunchError, LayerPlan, PlaceError, Seal, ServerFormat, adapter_layers
 
 NO_TENSORS = (2).to_bytes(8, "little") + b"{}"  # a sound safetensors file
 
@@ -23,7 +23,8 @@ class FakeJob:
     def __init__(self, folder: Path, launcher: FakeLauncher) -> None:
         self.folder = folder
         self._launcher = launcher
-        self.pid = os.getpid()
+        self.pid: int | None = os.getpid()
+        self.was_under_way = launcher.under_way
         self.exceeded: str | None = None
         self._stopped = asyncio.Event()
 
@@ -61,11 +62,19 @@ class FakeJob:
     async def terminate(self) -> None:
         self._stopped.set()
 
+    async def leave(self) -> None:
+        await self.terminate()
+
 
 class FakeLauncher:
     """`outcome` is the status that the next run ends with; `crashes` of them end without a result before."""
 
     def __init__(self) -> None:
+        self.place = "local"
+        self.refuses_runs: str | None = None  # why no run can train where it is to
+        self.unreachable: str | None = None  # why the place does not take the next runs
+        self.under_way = False  # whether the next run is found at work there
+        self.forgotten: list[Path] = []  # folders of runs that have ended
         self.outcome = "passed"
         self.result: dict[str, Any] = {}  # what more the next results say
         self.progress: list[dict[str, Any]] = []  # and what is said on the way
@@ -95,9 +104,20 @@ class FakeLauncher:
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return self.lacks
 
+    async def refusal(self, weights: str, *, sealed: bool) -> str | None:
+        return self.refuses_runs
+
+    async def forget(self, run_folder: Path) -> None:
+        self.forgotten.append(run_folder)
+
+    async def settle(self, runs: Path, unfinished: Collection[Path]) -> None:
+        pass
+
     async def start(
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> FakeJob:
+        if self.unreachable:
+            raise PlaceError(self.unreachable)
         self.started.append(run_folder)
         self.nices.append(nice)
         self.keys.append(key)

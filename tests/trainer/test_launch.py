@@ -16,6 +16,7 @@ from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer import child_process, launch
 from trainer.io.run_folder import lock
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
+from trainer.places import local
 
 
 async def test_a_run_that_is_stopped_goes_on_and_ends(tmp_path, model, lines):
@@ -108,11 +109,11 @@ async def test_events_that_nobody_reads_do_not_fill_the_memory(tmp_path):
     job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))
     assert await job.wait() == 0
     numbers = [event["n"] async for event in job.events()]
-    assert numbers == list(range(3000 - launch.MOST_EVENTS, 3000))
+    assert numbers == list(range(3000 - local.MOST_EVENTS, 3000))
 
 
 async def test_who_does_not_listen_to_sigterm_is_killed(monkeypatch, tmp_path):
-    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
     script = (
         'import signal, time; signal.signal(15, signal.SIG_IGN);print(\'{"event": "up"}\', flush=True); time.sleep(60)'
     )
@@ -134,7 +135,7 @@ async def test_who_stands_still_is_woken_to_end_in_order(tmp_path):
 
 async def test_who_hangs_is_killed(monkeypatch, tmp_path):
     """Its handler of SIGTERM never runs."""
-    monkeypatch.setattr(launch, "GRACE_S", 0.5)
+    monkeypatch.setattr(local, "GRACE_S", 0.5)
     script = "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
     script += 'print(\'{"event": "up"}\', flush=True); time.sleep(60)'
     job = launch.LocalJob(await child_process.spawn(["-c", script], threads=1, log=tmp_path / "log"))

@@ -309,6 +309,18 @@ def training(facts: DoctorFacts) -> DoctorCheck:
     return DoctorCheck("training", "note", f"nothing trains now: {run_state['waits_for']}", fix)
 
 
+def place(facts: DoctorFacts) -> DoctorCheck:
+    """Where runs train, and whether that place answers."""
+    if facts.status is None:
+        return _unknown("place")
+    place_state = facts.status["training"]["place"]
+    if place_state["problem"]:
+        return DoctorCheck(
+            "place", "problem", place_state["problem"], "nothing trains until then; it is asked every minute"
+        )
+    return DoctorCheck("place", "ok", place_state["line"])
+
+
 def last_run(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("last run")
@@ -348,7 +360,7 @@ def ratings(facts: DoctorFacts) -> DoctorCheck:
 CHECKS: Final[tuple[Callable[[DoctorFacts], DoctorCheck], ...]] = (
     proxy, data_folder, disk, machine_checks.memory, machine_checks.gpu, machine_checks.priority, database, encryption,
     machine_checks.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
-    machine_checks.agents, capture, ratings, training, last_run,
+    machine_checks.agents, capture, ratings, training, place, last_run,
 )  # fmt: skip
 
 

@@ -82,8 +82,16 @@ class WaitingEpisodes(TypedDict):
     ended_lately: Annotated[int, Field(description="Episodes that ended in the last minute.")]
 
 
+class PlaceBody(TypedDict):
+    """Where runs train (`train.where`)."""
+
+    line: str
+    problem: Annotated[str | None, Field(description="Why none can train there now, as far as is known.")]
+
+
 class TrainingBody(TypedDict):
     paused: bool
+    place: PlaceBody
     share_gpu: bool
     run: int | None
     progress: Annotated[dict[str, Any], Field(description="The trainer's last event of each kind.")]
