@@ -215,12 +215,14 @@ def _platform(settings: config.WebhooksSection, name: str) -> Platform:
 
 
 def _text_sources(settings: config.WebhooksSection, http: aiohttp.ClientSession) -> dict[str, TextOf]:
-    """By the `text_source` of its module, where a platform's section has a `bot_token` and that is set."""
+    """By the `text_source` of its module, where it has one (Telegram gives no texts) and a `bot_token` is set."""
     sections = {name: getattr(settings, name) for name in config.PLATFORMS}
     return {
-        name: _module(name).text_source(http, section.api, token)
+        name: source(http, section.api, token)
         for name, section in sections.items()
-        if "bot_token" in type(section).model_fields and (token := _secret(settings, name, "bot_token"))
+        if "bot_token" in type(section).model_fields
+        and (token := _secret(settings, name, "bot_token"))
+        and (source := getattr(_module(name), "text_source", None)) is not None
     }
 
 
