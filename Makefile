@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-platforms test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-platforms test-scale test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -92,6 +92,10 @@ test-matrix: setup
 test-platforms: setup
 	@scripts/harness_env platforms > /dev/null
 	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
+
+# Nor this: runs that train over ssh (a real sshd on loopback, where there is one) and in a fake Slurm: a quarter of an hour.
+test-scale: setup
+	@$(PY) -m pytest -m scale -n 0 tests/trainer/places tests/test_elsewhere.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.
 test-trl: setup

@@ -13,7 +13,10 @@ from store.store import Store
 from tests.harness import sshd
 from tests.harness.kills import LENIENT, until_quiet, until_step
 
-pytestmark = pytest.mark.skipif(sshd.lacks() is not None, reason=str(sshd.lacks()))
+pytestmark = [
+    pytest.mark.scale,
+    pytest.mark.skipif(sshd.lacks() is not None, reason=str(sshd.lacks())),
+]
 RATINGS = 8
 HELD = ("receive", "start", "send")  # while the folder is copied there, while it is submitted, while it comes back
 

@@ -74,6 +74,7 @@ async def test_a_run_trains_in_a_job_and_its_result_comes_back(tmp_path, model, 
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+@pytest.mark.scale
 async def test_a_job_that_waits_in_the_queue_is_found_again_and_is_one(tmp_path, model, lines, cluster):
     (cluster / "held").touch()
     run = tiny.run_folder(tmp_path / "r00001", model, lines)
@@ -96,6 +97,7 @@ async def test_a_job_in_the_queue_is_cancelled(tmp_path, model, lines, cluster):
     assert list((tmp_path / "shared").iterdir()) == []
 
 
+@pytest.mark.scale
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "TIMEOUT"])
 async def test_what_a_cluster_does_to_a_job_costs_an_attempt_and_no_step(tmp_path, model, lines, cluster, state):
     launcher, run = LocalLauncher(settings_of(tmp_path)), long_run(tmp_path, model, lines)
@@ -111,6 +113,7 @@ async def test_what_a_cluster_does_to_a_job_costs_an_attempt_and_no_step(tmp_pat
     assert sorted(set(done)) == list(range(1, 121)) and len(done) <= 121, "it began from the beginning"
 
 
+@pytest.mark.scale
 async def test_a_controller_that_is_away_is_waited_for(tmp_path, model, lines, cluster):
     launcher, run = LocalLauncher(settings_of(tmp_path)), long_run(tmp_path, model, lines)
     job = await launcher.start(run, threads=1, nice=0)

@@ -14,7 +14,10 @@ from trainer.places.elsewhere import OWED, open_place
 from trainer.places.parcel import RECORD
 from trainer.places.place import PlaceSettings, PlaceUnreachable
 
-pytestmark = pytest.mark.skipif(sshd.lacks() is not None, reason=str(sshd.lacks()))
+pytestmark = [
+    pytest.mark.scale,
+    pytest.mark.skipif(sshd.lacks() is not None, reason=str(sshd.lacks())),
+]
 
 
 @pytest.fixture
