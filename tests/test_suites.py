@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-WHERE = ("backends", "clients", "integrations", "proxy/web/pages", "trainer/policy/test_mlx_policy.py", "trainer/places")
+WHERE = (
+    "backends",
+    "clients",
+    "integrations",
+    "proxy/web/pages",
+    "trainer/policy/test_mlx_policy.py",
+    "trainer/places",
+)
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 
 
