@@ -136,17 +136,17 @@ class FakeOllama(Listening):
         return _api({"models": [self._tag(name, model) for name, model in self.models.items()]})
 
     def _tag(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
-        found = {"name": name, "model": name, "modified_at": AT, "size": SIZE, "digest": digest(model)}
+        entry = {"name": name, "model": name, "modified_at": AT, "size": SIZE, "digest": digest(model)}
         sizes = {} if self._is_before(0, 33, 0) else {"context_length": 2048, "embedding_length": 256}
-        found["details"] = {**texts.details(model), **sizes}
-        return found if self._is_before(0, 33, 0) else {**found, "capabilities": texts.capabilities(model)}
+        entry["details"] = {**texts.details(model), **sizes}
+        return entry if self._is_before(0, 33, 0) else {**entry, "capabilities": texts.capabilities(model)}
 
     async def _in_memory(self, request: web.Request) -> web.Response:
         return _api({"models": [self._held(name, self.models[name]) for name in self.loaded]})
 
     def _held(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
-        found = {"name": name, "model": name, "size": SIZE, "digest": digest(model), "details": texts.details(model)}
-        return {**found, "expires_at": AT, "size_vram": 0, "context_length": 2048}
+        entry = {"name": name, "model": name, "size": SIZE, "digest": digest(model), "details": texts.details(model)}
+        return {**entry, "expires_at": AT, "size_vram": 0, "context_length": 2048}
 
     async def _models(self, request: web.Request) -> web.Response:
         return _openai({"object": "list", "data": [_entry(name) for name in self.models]})

@@ -115,8 +115,10 @@ def work(folder: Path, number: str) -> int:
             if job.get("ending"):
                 job["state"] = job["ending"]
                 return 0
-            others = [each for key, each in table.items() if each["name"] == job["name"] and int(key) < int(number)]
-            is_held = (folder / "held").exists() or any(each["state"] in ACTIVE for each in others)
+            earlier_jobs = [
+                each for key, each in table.items() if each["name"] == job["name"] and int(key) < int(number)
+            ]
+            is_held = (folder / "held").exists() or any(each["state"] in ACTIVE for each in earlier_jobs)
             if not is_held:
                 job["state"] = "RUNNING"
                 break
