@@ -10,6 +10,7 @@ from tests.harness import tiny
 from trainer import child_process, launch
 from trainer.formats import sidecar_files
 from trainer.launch import LocalJob
+from trainer.places import local
 from trainer.limits import ProcessLimits, in_use
 
 MB = 2**20
@@ -78,7 +79,7 @@ os.abort()
 
 
 async def test_who_uses_more_memory_than_it_may_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "MEASURE_S", 0.05)
+    monkeypatch.setattr(local, "MEASURE_S", 0.05)
     script = (
         "import sys\n"
         "held = []\n"
