@@ -47,7 +47,7 @@ async def main(home: Path, backend: str, keys: bool) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with mock.patch("proxy.server.LocalLauncher", lambda place: FakeLauncher()):
+    with mock.patch("proxy.server.LocalLauncher", return_value=FakeLauncher()):
         async with server.serving(settings) as url:
             print(json.dumps({"url": url}), flush=True)
             await stop.wait()

@@ -10,8 +10,8 @@ from tests.harness import tiny
 from trainer import child_process, launch
 from trainer.formats import sidecar_files
 from trainer.launch import LocalJob
-from trainer.places import local
 from trainer.limits import ProcessLimits, in_use
+from trainer.places import local
 
 MB = 2**20
 
