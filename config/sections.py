@@ -203,7 +203,7 @@ class Train(Section):
     where_options: tuple[str, ...] = ()
     """Options for ssh, as ["-i", "/home/me/.ssh/train"], or for sbatch, as ["--partition=gpu", "--gres=gpu:1"]."""
     where_takes_keys: bool = False
-    """Whether the key of an encrypted run may leave this machine; without it an encrypted home trains here only."""
+    """Let the key of an encrypted run leave this machine; without it an encrypted home trains here only."""
     enabled: bool = True
     """Start runs automatically."""
     share_gpu: bool = False

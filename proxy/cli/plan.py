@@ -223,12 +223,14 @@ def estimate_here(settings: Settings, weights: str) -> Estimate | None:
     if not (weights or kind == "builtin"):
         return None
     train = settings.train
-    request = launch.EstimateRequest(
-        kind, hardware_of(settings), launch.Workload(train.start_at, TOKENS), CONTEXT, train.preset, train.overrides,
-        served_bytes(settings),
-    )  # fmt: skip
     try:
-        return launch.estimate_run(weights, request) if launch.local(weights or launch.DEFAULT_HUB_ID) else None
+        if not launch.local(weights or launch.DEFAULT_HUB_ID):
+            return None
+        request = launch.EstimateRequest(
+            kind, hardware_of(settings), launch.Workload(train.start_at, TOKENS), CONTEXT, train.preset,
+            train.overrides, served_bytes(settings),
+        )  # fmt: skip
+        return launch.estimate_run(weights, request)
     except (launch.LaunchError, ImportError, ValueError):  # the run itself says what is wrong with them
         return None
 

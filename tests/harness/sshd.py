@@ -16,7 +16,7 @@ PROGRAM = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/us
 
 
 def lacks() -> str | None:
-    """None, or why there is no server to connect to."""
+    """Return the reason why no sshd can be started here; None where one can."""
     if PROGRAM is None or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
         return "there is no sshd on this machine (Debian: openssh-server)"
     return None

@@ -141,7 +141,7 @@ class Room:
         await self.until(equal, SOON_S)
 
     async def until(self, look: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-        """What the look has, once it has something."""
+        """Wait until the look returns something, and return it."""
         try:
             async with asyncio.timeout(seconds):
                 while not (value := await look()):
@@ -208,7 +208,7 @@ async def _two_people_rate_their_own(room: Room, first: tuple[str, str]) -> tupl
 
 
 async def _a_heartbeat_is_nobodys(room: Room) -> None:
-    """Of a heartbeat whose answer was cut OpenClaw posts its own notice alone; a whole one is linked, for nobody."""
+    """OpenClaw posts only a notice for a heartbeat whose answer was cut; a whole answer is linked to nobody."""
     before = len(await room.said_by_agent(notices=True))
     code, output = await room.gateway.run("system", "event", "--text", "It is morning.", "--mode", "now")
     assert code == 0, output

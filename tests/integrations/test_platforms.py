@@ -168,5 +168,5 @@ async def test_the_makers_own_clients_put_the_buttons_that_rlproxy_puts(platform
         else:
             await ask(platform, act="buttons", url=platforms.url, token=token)
         await platforms.stop()
-        seen.append((fake.shown, fake.bodies))
+        seen.append((fake.emoji, fake.bodies))
     assert seen[0] == seen[1] and len(seen[0][0][(platform, *PLACES[platform][:2])]) == 2

@@ -219,7 +219,7 @@ def _with_references(
     if context.spec.parent:
         parts: list[Part] = [[s.sample for s in samples], imitations]
         ref, ref_imitations = _by_part(parts, scorer.score_reference(_tokens(parts)))
-    # Where no version of ours said it, there is no ratio to speak of.
+    # A reply that none of our versions wrote has no ratio.
     is_foreign = context.objective.is_foreign
     behaviour = [s.old.plain for s in samples] if is_foreign else scorer.score_behaviour(samples, ref)
     rows = zip(samples, ref, behaviour, strict=True)

@@ -169,7 +169,7 @@ def keeper_arguments(order: RunOrder) -> list[str]:
 
 
 def progress_after(folder: Path, offset: int) -> str:
-    """Whole lines of progress.jsonl from this byte on."""
+    """Read the whole lines of progress.jsonl that begin at this byte or after it."""
     try:
         with (folder / "progress.jsonl").open("rb") as file:
             file.seek(offset)

@@ -128,8 +128,8 @@ class SSHPlace:
     def _ssh_failure(self, text: str, last: str) -> PlaceError:
         if "host key" in text.lower() or "REMOTE HOST IDENTIFICATION" in text:
             return PlaceError(
-                f"the host key of {self._host} is not the known one, or none is known: connect once with `ssh` and "
-                "compare it; rlproxy accepts none by itself."
+                f"the host key of {self._host} is unknown or has changed: connect once with `ssh` and compare it; "
+                "rlproxy accepts no key by itself."
             )
         if "Permission denied" in text or "Too many authentication failures" in text:
             return PlaceError(

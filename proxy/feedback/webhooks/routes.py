@@ -90,7 +90,7 @@ class Webhooks:
         self._dispatch.finder.texts = texts
 
     def answer_shown(self, link: Link) -> None:
-        """Whoever posted an answer has said so for the first time: put buttons under it, where they are wanted."""
+        """Put buttons under an answer when its first link arrives, if its platform has them on."""
         if (buttons := self._buttons.get(link.platform)) is not None:
             self._tasks.spawn("buttons", buttons.add(link.channel, link.message_id))
 

@@ -23,7 +23,7 @@ LIMITED = {
 
 class FakeButtons:
     def __init__(self) -> None:
-        self.shown: dict[tuple[str, str, str], list[str]] = {}  # by platform, channel, message: emoji, oldest first
+        self.emoji: dict[tuple[str, str, str], list[str]] = {}  # by platform, channel, message: emoji, oldest first
         self.refusals: list[str] = []
         self.bodies: list[Any] = []
         self._next_reaction = 0.0
@@ -41,7 +41,7 @@ class FakeButtons:
         is_json = request.content_type == "application/json"
         body: Any = await request.json() if is_json else await request.post()  # slack_sdk posts a form
         self.bodies.append(dict(body))
-        emoji = self.shown.setdefault(("slack", body["channel"], body["timestamp"]), [])
+        emoji = self.emoji.setdefault(("slack", body["channel"], body["timestamp"]), [])
         if (body["name"] in emoji) == (request.match_info["verb"] == "add"):
             return self._refused({"ok": False, "error": "already_reacted" if body["name"] in emoji else "no_reaction"})
         (emoji.append if request.match_info["verb"] == "add" else emoji.remove)(body["name"])
@@ -55,7 +55,7 @@ class FakeButtons:
             return self._refused(body, 429)
         self._next_reaction = time.monotonic() + PAUSE_S
         path = request.match_info
-        emoji = self.shown.setdefault(("discord", path["channel"], path["message"]), [])
+        emoji = self.emoji.setdefault(("discord", path["channel"], path["message"]), [])
         if request.method == "PUT" and path["emoji"] not in emoji:
             emoji.append(path["emoji"])
         elif request.method == "DELETE":
@@ -74,10 +74,10 @@ class FakeButtons:
         self.bodies.append(body | {"chat_id": str(body["chat_id"])})
         message = ("telegram", str(body["chat_id"]), str(body["message_id"]))
         keyboard = [button["text"] for row in body["reply_markup"]["inline_keyboard"] for button in row]
-        if self.shown.get(message, []) == keyboard:
+        if self.emoji.get(message, []) == keyboard:
             reason = "Bad Request: message is not modified: specified new message content and reply markup are the same"
             return self._refused({"ok": False, "error_code": 400, "description": reason}, 400)
-        self.shown[message] = keyboard
+        self.emoji[message] = keyboard
         chat = {"id": int(body["chat_id"]), "type": "supergroup", "title": "g"}
         result = {"message_id": body["message_id"], "date": int(time.time()), "chat": chat, "text": "an answer"}
         return web.json_response({"ok": True, "result": result})

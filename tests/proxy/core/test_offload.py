@@ -153,6 +153,6 @@ def test_a_text_of_a_usual_length_is_not(text: str) -> None:
     ("character", "width"), [("a", 1), ("é", 3), ("\\u00e9", 3), ("жж", 3), ("😀", 7), ("\\ud83d\\ude00", 7)]
 )
 def test_one_wide_character_makes_a_text_as_wide(character: str, width: int) -> None:
-    """Of 8 bodies of 31 MB, each with one emoji, 1.5 GB were held where 512 MB were allowed."""
+    """Eight bodies of 31 MB with one emoji each held 1.5 GB, although the bound is 512 MB."""
     raw = f'"{"a" * 1000}{character}"'.encode()
     assert whole_weight(raw) == width * len(raw)

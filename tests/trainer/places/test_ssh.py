@@ -139,7 +139,7 @@ async def test_a_place_that_does_not_answer_is_told_of_the_end_later(tmp_path, m
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"config": "config_unknown"}, "the host key of 127.0.0.1 is not the known one"),
+        ({"config": "config_unknown"}, "the host key of 127.0.0.1 is unknown or has changed"),
         ({"config": "config_stranger"}, "lets nobody in without a password"),
         ({"python": "/nowhere/python"}, "has no /nowhere/python: train.where_python"),
         ({"weights": "/nowhere/model"}, "the model's weights are not there"),

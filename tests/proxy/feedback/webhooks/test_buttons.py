@@ -31,7 +31,7 @@ class Tapped(Chats):
 
     def under(self, platform: str, message: str | None = None) -> list[str]:
         channel, first = PLACES[platform]
-        return self.fake.shown.get((platform, channel, message or first), [])
+        return self.fake.emoji.get((platform, channel, message or first), [])
 
     async def until_under(self, platform: str, expected: list[str]) -> None:
         async with asyncio.timeout(20):
@@ -143,7 +143,7 @@ async def test_without_the_setting_nothing_is_asked_of_a_platform(tapped: Tapped
         assert await tapped.link(name, *place, id) == 201
     await tapped.send("slack", signing.slack_reaction("-1", id="E1", at=time.time()))
     assert await tapped.values(id) == {"ann": -1.0}
-    assert tapped.fake.shown == {} and tapped.fake.refusals == []
+    assert tapped.fake.emoji == {} and tapped.fake.refusals == []
 
 
 async def test_what_is_so_already_is_no_failure_and_a_wrong_token_is_logged_once(

@@ -203,7 +203,7 @@ async def test_an_impostor_names_another_persons_answer(chats: Chats) -> None:
 
 
 async def test_a_strangers_room_says_nothing_of_an_answer_in_another(chats: Chats) -> None:
-    """Whoever knows an event's id may name it in a room of their own, to which they invite the agent and Ann."""
+    """A stranger invites the agent and Ann to another room, and names an event of Ann's room there."""
     id, post = await shown(chats)
     there = {"room_id": "!hers:elsewhere"}
     await push(chats, reaction(post, "👎") | there, reply(post, "/rl bad") | there, message("/rl bad") | there)
