@@ -49,7 +49,7 @@ def start_server() -> subprocess.Popen[bytes]:
     HOME.mkdir()
     env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")}
     env |= {"RLPROXY_TRAIN__ADAPTERS_DIR": str(ADAPTERS), "RLPROXY_BACKEND__MODEL": MODEL}
-    env["RLPROXY_TRAIN__NICE"] = "0"  # a person waits for the whole of it
+    env |= {"RLPROXY_TRAIN__NICE": "0", "RLPROXY_TRAIN__STAND_STILL_S": "0"}  # a person waits for the whole of it
     command = [*CLI, "serve", "--home", str(HOME), "--port", "0", "--start-at", str(ROUND)]
     with (HOME / "serve.log").open("wb") as log:
         return subprocess.Popen(command, cwd=ROOT, env=env, stdout=log, stderr=log)
