@@ -317,6 +317,8 @@ class Gate(Section):
     """Nats a token by which the candidate's answers may depend less on their question than its parent's."""
     max_chance: float = Field(default=1.0, gt=0, le=1)
     """Share of random ratings that may fit the replies as well as a run's own do; below 1, more of it is refused."""
+    checks: Annotated[UserPath | None, _unset] = None
+    """Your own file of checks: a candidate that fails one is refused before it goes live."""
 
 
 class Judge(Section):

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from config import backend_kinds
+from proxy.cli.checks.command import eval_app
 from proxy.cli.common import AsJson, DryRun, Home, print_json, settings_of, show
 from proxy.cli.data import data_app
 from proxy.cli.encrypt import encrypt_app
@@ -49,6 +50,7 @@ for commands in (
     rate_app,
     learn_app,
     episodes_app,
+    eval_app,
     judge_app,
     data_app,
     encrypt_app,

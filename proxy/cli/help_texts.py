@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
-        "why", "report", "experiment", "rollback", "promote", "reset",
+        "why", "report", "eval", "experiment", "rollback", "promote", "reset",
     ),
     "Data": (
         "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -71,6 +71,7 @@ EXAMPLES: Final = {
     "adapters": ("adapters",),
     "why": ("why rl-3ha20msqjac77bj925bkhklo", "why rt-42 --json"),
     "report": ("report", "report shared.html --no-text"),
+    "eval": ("eval checks.toml --versions base,v6,v7", "eval checks.toml --strict --junit checks.xml"),
     "experiment start": ("experiment start v7", "experiment start v7 --share 0.2"),
     "experiment status": ("experiment status", "experiment status --json"),
     "experiment stop": ("experiment stop",),
@@ -99,6 +100,7 @@ EXITS: Final = {
     "serve": "0 after Ctrl-C or SIGTERM, 1 where it cannot start, 130 after a second signal.",
     "doctor": "0 no problem, 1 a problem, 3 no proxy answers.",
     "service status": "0 it runs, 1 it does not or is not installed.",
+    "eval": "1 also with --strict, where the last version fails a check.",
     "audit verify": "1 also where the log is broken.",
     "import": "1 also if a line, a rating, or a reward was refused, or if nothing belongs to an answer captured here.",
     "forget": "1 also where nobody said yes.",

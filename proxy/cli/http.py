@@ -82,6 +82,11 @@ class HomeClient:
         """The JSON answer. Raises Refused, Unreachable."""
         return self._load(self._read(self._send(method, path, body)))
 
+    def answer(self, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Status and body of a route of models, where errors have the backend's own shape. Raises Unreachable."""
+        response = self._open("POST", path, body, headers)
+        return response.status, self._read(response)
+
     def opens(self, key: str) -> bool:
         """Tell whether another key gets in. Raises Unreachable."""
         try:
@@ -137,11 +142,29 @@ class HomeClient:
         *,
         has_timeout: bool = True,
     ) -> http.client.HTTPResponse:
+        """Raises Refused, Unreachable."""
+        response = self._open(method, path, body, extra_headers, has_timeout=has_timeout)
+        if response.status >= 300:
+            if (message := _message(self._read(response))) is None:
+                raise self._somebody_else()
+            raise Unreachable(message) if response.status == ANOTHER_HOME else Refused(message, response.status)
+        return response
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        extra_headers: Mapping[str, str] | None = None,
+        *,
+        has_timeout: bool = True,
+    ) -> http.client.HTTPResponse:
+        """Raises Unreachable."""
         timeout_s = TIMEOUT_S if has_timeout else None
         if isinstance(body, dict):
             body = json.dumps({k: v for k, v in body.items() if v is not None}).encode()
         try:
-            response = send(self.url, method, path, body, {**self._headers, **(extra_headers or {})}, timeout_s)
+            return send(self.url, method, path, body, {**self._headers, **(extra_headers or {})}, timeout_s)
         except TimeoutError as error:
             raise Unreachable(
                 f"the rlproxy at {self.url} did not answer within {TIMEOUT_S:g} s: its machine is very busy, or it is "
@@ -152,11 +175,6 @@ class HomeClient:
                 f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "
                 "time: `rlproxy init`), or say with --home or RLPROXY_SERVER__PORT where it runs."
             ) from error
-        if response.status >= 300:
-            if (message := _message(self._read(response))) is None:
-                raise self._somebody_else()
-            raise Unreachable(message) if response.status == ANOTHER_HOME else Refused(message, response.status)
-        return response
 
     def _read(self, response: http.client.HTTPResponse) -> bytes:
         with self._reading():

@@ -17,7 +17,7 @@ from typing import Final
 
 UMASK: Final = 0o077  # of a running proxy: what it makes is its owner's, but for adapters, which servers read
 OTHERS_MODE: Final = 0o077
-PRIVATE: Final = ("agents", "backups", "logs", "matrix", "runs", "tensorboard")  # folders
+PRIVATE: Final = ("agents", "backups", "checks", "logs", "matrix", "runs", "tensorboard")  # folders
 FILES: Final = (
     "rlproxy.db", "rlproxy.db-*", "rlproxy.db.*", "rlproxy.revoked", "rlproxy.forgotten", "rlproxy.lock",
     "rlproxy.toml*", ".rlproxy.toml*", "serving.json", ".serving.json", "service.env", "lmstudio*.json",

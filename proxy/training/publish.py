@@ -13,12 +13,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 import structlog
 
+from proxy.checks.candidate import CandidateChecks
+from proxy.checks.checks_file import ChecksError
 from proxy.core.errors import BackendBroke, BrokeOff, Conflict, ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.cloud_student import NEWEST, CloudStudent
 from proxy.training.gpu_sharing import GpuSharing
-from proxy.versions.arms import Arms
 from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.services import Services
@@ -49,7 +50,7 @@ class Publisher:
         gpu_sharing: GpuSharing,
         cloud_student: CloudStudent | None,
         experiments: Experiments,
-        arms: Arms,
+        checks: CandidateChecks,
     ) -> None:
         self._store = services.store
         self._live_version = live_version
@@ -58,7 +59,7 @@ class Publisher:
         self._metrics = services.metrics
         self._cloud_student = cloud_student
         self._experiments = experiments
-        self._arms = arms
+        self._checks = checks
         self._by_experiment = services.settings.train.publish == "by experiment"
 
     async def record(self, run: Run, result: dict[str, Any]) -> PublishResult | None:
@@ -118,7 +119,7 @@ class Publisher:
         """A backend that is down for a moment is asked again; then the version waits for `promote`. One that cannot be
         loaded gives its ratings back."""
         await self._gpu_sharing.awake()
-        if await self._is_compared(adapter):
+        if await self._is_refused(adapter) or await self._is_compared(adapter):
             return
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
@@ -140,9 +141,23 @@ class Publisher:
                     return
                 await asyncio.sleep(pause)
 
+    async def _is_refused(self, adapter: Adapter) -> bool:
+        """Tell whether a check of the user's own keeps it from going live. One that could not be made has it wait."""
+        try:
+            refusal = await self._checks.refusal(adapter.version)
+        except (ProxyError, ChecksError, OSError) as error:
+            self._wait(adapter, f"v{adapter.version} was not checked, and waits for `promote`: {error}")
+            return True
+        if refusal is None:
+            return False
+        version = adapter.version
+        reason = f"{refusal} Its ratings are fresh again; `rlproxy promote v{version}` takes it all the same."
+        await self._return_ratings(adapter, reason, "rejected")
+        return True
+
     async def _is_compared(self, adapter: Adapter) -> bool:
         """Tell whether it does not go live now: another is compared, or it has to win an experiment first."""
-        if (running := self._arms.experiment) is not None:
+        if (running := self._experiments.current) is not None:
             if running.version != adapter.version:
                 self._wait(adapter, f"v{adapter.version} waits until the experiment with v{running.version} has ended.")
             return True
@@ -166,23 +181,27 @@ class Publisher:
             log.error("version waits", version=adapter.version, error=str(error))
 
     async def _give_back(self, adapter: Adapter, error: ProxyError) -> None:
-        """A version that cannot be loaded has cost nobody a rating. While an unlearning trains anew, the version only
-        waits: its ratings would start the same run again at once."""
-        rebuild = await self._store.unlearning.state()
-        if adapter.run_id is None or (rebuild is not None and rebuild.over is None):
-            log.error("version waits", version=adapter.version, error=str(error))
-            return
+        """A version that cannot be loaded has cost nobody a rating."""
         reason = (
             f"the server cannot load v{adapter.version}, so its ratings are fresh again: {error.message} "
             f"`rlproxy promote v{adapter.version}` tries it once more."
         )
+        await self._return_ratings(adapter, reason, "failed")
+
+    async def _return_ratings(self, adapter: Adapter, reason: str, status: Literal["failed", "rejected"]) -> None:
+        """The version does not go live by itself, and its ratings are fresh again. While an unlearning trains anew, it
+        only waits: its ratings would start the same run again at once."""
+        rebuild = await self._store.unlearning.state()
+        if adapter.run_id is None or (rebuild is not None and rebuild.over is None):
+            log.error("version waits", version=adapter.version, error=reason)
+            return
         try:
-            await self._store.runs.give_back(adapter.run_id, reason)
+            await self._store.runs.give_back(adapter.run_id, reason, status)
         except RunEnded:  # somebody has forgotten what it learned from, meanwhile
             return
-        log.error("version given back", version=adapter.version, run=adapter.run_id, error=str(error))
-        self._metrics.runs.labels("failed").inc()
-        self._events.emit("run", run=adapter.run_id, event="ended", status="failed", reason=reason)
+        log.error("version given back", version=adapter.version, run=adapter.run_id, error=reason)
+        self._metrics.runs.labels(status).inc()
+        self._events.emit("run", run=adapter.run_id, event="ended", status=status, reason=reason)
 
     async def end(self, run: Run, status: Ending, reason: str, result: dict[str, Any] | None) -> None:
         await self._store.runs.end(run.id, status, reason, result)

@@ -181,7 +181,7 @@ def write(
         "tune": "anew" if tune else train.tune,
         "tuned": tuned,
         "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
-        "gate": settings.gate.model_dump(),
+        "gate": settings.gate.model_dump(exclude={"checks"}),
         "languages": languages,
         "neutral": neutral,
         "comparison": comparison,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import aiohttp
 import structlog
 
+from proxy.checks.candidate import CandidateChecks
 from proxy.core.errors import ProxyError
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
@@ -66,8 +67,9 @@ class Training:
         self.run_files = RunFiles(store, settings.home)
         claims = Claims(services, self.live_version, self.cloud_student, self.run_files, self.weights_check)
         self._publisher = publisher = Publisher(
-            services, self.live_version, self.gpu_sharing, self.cloud_student, self.experiments, arms
-        )
+            services, self.live_version, self.gpu_sharing, self.cloud_student, self.experiments,
+            CandidateChecks(settings, backend, self.live_version),
+        )  # fmt: skip
         self.supervisor = RunSupervisor(
             services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning
         )

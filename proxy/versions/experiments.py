@@ -48,6 +48,11 @@ class Experiments:
         self._wake = asyncio.Event()
         self._wake.set()
 
+    @property
+    def current(self) -> Experiment | None:
+        """The one that runs."""
+        return self._arms.experiment
+
     async def start(self, version: int, against: int | None, share: float, actor: str) -> Experiment:
         """Load the candidate and begin. Raises Conflict, NotFound, Unsupported, BackendDown, BackendBroke."""
         live = self._live_version.live

@@ -10,7 +10,7 @@ they go and others take their place is `rebuild`. Not here: which rows go (store
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
@@ -18,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
+from proxy.checks import answers, results
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import unwrap_id
@@ -96,6 +97,7 @@ class Forgetter:
                 raise Conflict(str(error)) from None
             self._drop_from_memory(forgetting.completions)
             await self._files.settle()
+            await asyncio.to_thread(_forget_checks, self._home, forgetting.completions)
         await self._files.overwrite()
         log.info(
             "forgotten",
@@ -120,6 +122,7 @@ class Forgetter:
                 raise Conflict(str(error)) from None
             self._drop_from_memory([id])
             await self._files.settle()
+            await asyncio.to_thread(_forget_checks, self._home, [id])
 
     def _drop_from_memory(self, completions: Iterable[str]) -> None:
         self._unconfirmed.clear()
@@ -141,6 +144,12 @@ class Forgetter:
         if _flag(body, "dry_run"):
             return json_response(as_json(await self.look(kind, name), forgotten=False))
         return json_response(as_json(await self.forget(forget_request, actor_of(request)), forgotten=True))
+
+
+def _forget_checks(home: Path, completions: Sequence[str]) -> None:
+    """Delete what the user's own checks kept of them: answers to their prompts, and results that name them."""
+    answers.forget(home, completions)
+    results.forget(home, completions)
 
 
 def _flag(body: dict[str, Any], name: str) -> bool:

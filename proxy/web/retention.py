@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from config.settings import Row, Settings
+from proxy.checks import answers
 from proxy.core.errors import BadRequest
 from proxy.training import run_folder
 from proxy.web.expiry_clock import Calendar
@@ -98,6 +99,7 @@ class Retention:
         needed = {Path(run.folder).name for run in await self._store.runs.unfinished()}
         await asyncio.to_thread(run_folder.expire, self._home / "runs", limit, needed)
         await asyncio.to_thread(backup.expire, self._home, limit)
+        await asyncio.to_thread(answers.expire, self._home, limit)
         if expired_count:
             log.info("unrated completions expired", completions=expired_count)
 

@@ -393,6 +393,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "models_ollama": ("benchmarks/models_ollama.json", tables_models.at_ollama),
     "whole_loop": ("benchmarks/whole_loop.json", tables_models.whole_loop),
     "experiment_errors": ("benchmarks/experiment_errors.json", tables_experiments.experiment_errors),
+    "slice_errors": ("benchmarks/slice_errors.json", tables_experiments.slice_errors),
     "plan_check": ("benchmarks/plan_check.json", tables_sizes.plan_check),
     "plan_published": ("benchmarks/plan_check.json", tables_sizes.plan_published),
     "model_matrix": ("benchmarks/model*s.json", tables_servers.matrix),

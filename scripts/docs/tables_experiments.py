@@ -1,6 +1,6 @@
-"""The table of docs/lab/experiments.md: simulated experiments.
+"""The tables of docs/lab/experiments.md and checks.md: simulated experiments and evaluations.
 
-Owns its rows. Not here: putting them into the page (tables), the simulation (scripts.research.experiment_errors).
+Owns their rows. Not here: putting them into the page (tables), the simulations (scripts.research).
 """
 
 from __future__ import annotations
@@ -27,3 +27,19 @@ def experiment_errors(report: Mapping[str, Any]) -> str:
     note = f"{report['date'][:10]}, {times:,} experiments a row, seed {report['seed']}, `{report['commit']}`."
     lines += ["", note]
     return "\n".join(lines)
+
+
+def slice_errors(report: Mapping[str, Any]) -> str:
+    lines = ["| planted | noise | named | 95 % | another named beside |", "|---|---:|---:|---:|---:|"]
+    for row in report["named"]:
+        beside = row["another_named_beside"] / row["times"]
+        lines.append(f"| a {row['kind']} | {row['noise']:.0%} | {_named(row)} | {beside:.1%} |")
+    lines += ["", "| nothing planted: worse | better | a slice named | 95 % |", "|---:|---:|---:|---:|"]
+    lines += [f"| {row['worse']:.0%} | {row['better']:.0%} | {_named(row)} |" for row in report["false_alarms"]]
+    times = report["named"][0]["times"]
+    lines += ["", f"{report['date'][:10]}, {times} evaluations a row, seed {report['seed']}, `{report['commit']}`."]
+    return "\n".join(lines)
+
+
+def _named(row: Mapping[str, Any]) -> str:
+    return f"{row['share']:.1%} | {row['low']:.1%}–{row['high']:.1%}"

@@ -117,15 +117,17 @@ def publish(
     meta.set_meta(db, versions.WAITING, adapter.version)
 
 
-def give_back(db: sqlite3.Connection, run_id: int, reason: str) -> None:
-    """The server cannot load the version that this run has published last. Its samples are fresh again, the baseline is
-    as before it, and the version never goes live by itself. All or nothing."""
+def give_back(
+    db: sqlite3.Connection, run_id: int, reason: str, status: Literal["failed", "rejected"] = "failed"
+) -> None:
+    """The version that this run has published last cannot be loaded, or fails a check. The run's samples are fresh
+    again, the baseline is as before it, and the version never goes live by itself. All or nothing."""
     row = db.execute("SELECT status, version FROM runs WHERE id = ?", (run_id,)).fetchone()
     if row is None:
         raise UnknownRun(run_id)
     if row["status"] != "done":
         raise RunEnded(f"The run {run_id} has no version to give back ({row['status']}).")
-    db.execute("UPDATE runs SET status = 'failed', reason = ? WHERE id = ?", (reason, run_id))
+    db.execute("UPDATE runs SET status = ?, reason = ? WHERE id = ?", (status, reason, run_id))
     versions.withdraw(db, row["version"], reason, "rlproxy")
     versions.forget_answer_pairs(db, {row["version"]})  # it changed nothing
     stored = meta.read_meta(db, BASELINES, {})
@@ -182,9 +184,9 @@ class RunStore(StorePart):
     ) -> None:
         await self._writer.submit(lambda db: publish(db, run_id, adapter, result, baseline, pairs))
 
-    async def give_back(self, run_id: int, reason: str) -> None:
-        """Its version cannot be loaded; its samples are fresh again. Raises RunEnded where it has none."""
-        await self._writer.submit(lambda db: give_back(db, run_id, reason))
+    async def give_back(self, run_id: int, reason: str, status: Literal["failed", "rejected"] = "failed") -> None:
+        """Its version does not go live; its samples are fresh again. Raises RunEnded where it has none."""
+        await self._writer.submit(lambda db: give_back(db, run_id, reason, status))
 
     async def recent(self, limit: int = 50) -> list[Run]:
         return [to_run(row) for row in await self._reader.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,))]

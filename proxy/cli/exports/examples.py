@@ -64,20 +64,27 @@ def read(line: Mapping[str, Any]) -> Example:
         raise NotAnExample(UNFINISHED)
     if line["untrainable"]:
         raise NotAnExample(REDACTED if line["untrainable"] == "redacted" else f"{UNTRAINABLE} ({line['untrainable']})")
-    if line["dialect"] in _PROMPTS:
-        raise NotAnExample(PLAIN)
-    turns = chat_turns(line["dialect"], line["messages"]) if line["translated"] else line["messages"]
+    prompt, tools = prompt_of(line)
     reply = _message(line["reply"] or {"role": "assistant", "content": line["text"]})
     if not reply.get("content") and not reply.get("tool_calls"):
         raise NotAnExample(SILENT)
     return Example(
         id=line["id"],
-        prompt=[_message(message) for message in turns],
+        prompt=prompt,
         reply=reply,
-        tools=chat_tools(line["dialect"], orjson.dumps(line["request"] or {})),
+        tools=tools,
         value=value,
         correction=None if correction is None else {"role": "assistant", "content": correction},
     )
+
+
+def prompt_of(line: Mapping[str, Any]) -> tuple[list[Message], Sequence[Mapping[str, Any]] | None]:
+    """The prompt of a line in OpenAI's chat form, and its tools. Raises NotAnExample."""
+    if line["dialect"] in _PROMPTS:
+        raise NotAnExample(PLAIN)
+    turns = chat_turns(line["dialect"], line["messages"]) if line["translated"] else line["messages"]
+    tools = chat_tools(line["dialect"], orjson.dumps(line["request"] or {}))
+    return [_message(message) for message in turns], tools
 
 
 def _opinion(ratings: Sequence[Mapping[str, Any]]) -> tuple[float, str | None]:

@@ -22,6 +22,7 @@ from proxy.versions.services import Services
 from proxy.web.explanation import Explanations
 from proxy.web.forgetting import Forgetter
 from proxy.web.lesson_routes import LessonRoutes
+from proxy.web.pages.checks import ChecksPanel
 from proxy.web.pages.compare import ComparePage
 from proxy.web.pages.completion import CompletionPage
 from proxy.web.pages.data import DataPage
@@ -62,7 +63,8 @@ class Pages:
         self.progress = ProgressPage(view, store, training, status)
         self.episodes = EpisodesPage(view, store, status)
         self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
-        self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment)
+        checks = ChecksPanel(settings.home)
+        self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment, checks)
         self.completion = CompletionPage(view, store, services.health.cut, explanations)
         self.compare = ComparePage(view, store, training.live_version, feedback, keys)
         self.data = DataPage(view, store, forgetter, retention, settings.home, lessons)

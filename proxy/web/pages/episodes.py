@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
+from proxy.checks.statistics import wilson
 from proxy.core.errors import NotFound
 from proxy.relay.request_body import COPIES, hold
 from proxy.training.segments import segments
-from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View
 from proxy.web.query import number
 from proxy.web.status import StatusReport

@@ -12,11 +12,11 @@ from typing import Any, Final
 from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
+from proxy.checks.statistics import wilson
 from proxy.core.errors import BadRequest, NotFound
 from proxy.versions.experiments import LEAST_SHARE, Experiments
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.stopping_rule import MOST_DAYS, MOST_RATINGS, PROMOTE, WITHDRAW
-from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from store.store import Store
 

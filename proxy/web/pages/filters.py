@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from proxy.core.version_names import label
 from store.records import Message, Rating
 
 SETTING_NAMES: Final = re.compile(r" \((?:train|judge|gate|episodes)\.[^()]*\)")
-Z95 = 1.959964  # of the normal distribution, for 95 % both ways
 
 
 def version(number: int | None) -> str:
@@ -131,21 +129,3 @@ def _calls(body: Mapping[str, Any]) -> list[str]:
         arguments_text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
         calls.append(f"{function.get('name')}({arguments_text})")
     return calls
-
-
-class Interval(NamedTuple):
-    """A share with the bounds that hold with 95 %."""
-
-    share: float
-    low: float
-    high: float
-
-
-def wilson(good: int, rated: int) -> Interval | None:
-    """Wilson's interval: honest for few ratings, and never outside 0 to 1."""
-    if not rated:
-        return None
-    share, z2 = good / rated, Z95 * Z95
-    middle = (share + z2 / (2 * rated)) / (1 + z2 / rated)
-    half = Z95 / (1 + z2 / rated) * math.sqrt(share * (1 - share) / rated + z2 / (4 * rated * rated))
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))

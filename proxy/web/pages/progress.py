@@ -14,12 +14,12 @@ from typing import Any, Final
 from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
+from proxy.checks.statistics import wilson
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.training import Training
 from proxy.web.pages import plots
-from proxy.web.pages.filters import wilson
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json

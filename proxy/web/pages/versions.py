@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
+from proxy.checks.statistics import wilson
 from proxy.core.errors import BadRequest, NotFound
 from proxy.training.admin_acts import AdminActs
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.what_changed import ChangesBody, PairBody, changes_body, pair_body, shown_pairs
+from proxy.web.pages.checks import ChecksPanel
 from proxy.web.pages.experiment import ExperimentPanel
-from proxy.web.pages.filters import wilson
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
 from store.copies.read_only import ReadOnlyStore
@@ -47,16 +48,24 @@ class TrainedSample(NamedTuple):
 
 class VersionsPage:
     def __init__(
-        self, view: View, store: Store, live_version: LiveVersion, acts: AdminActs, experiment: ExperimentPanel
+        self,
+        view: View,
+        store: Store,
+        live_version: LiveVersion,
+        acts: AdminActs,
+        experiment: ExperimentPanel,
+        checks: ChecksPanel,
     ) -> None:
         self._view = view
         self._store = store
         self._live_version = live_version
         self._acts = acts
         self._experiment = experiment
+        self._checks = checks
 
     async def page(self, request: web.Request) -> web.Response:
-        return self._view.page(request, "versions.html", **await self._all(), **await self._experiment.values())
+        panels = {**await self._experiment.values(), **await self._checks.values()}
+        return self._view.page(request, "versions.html", **await self._all(), **panels)
 
     async def lineage(self, request: web.Request) -> web.Response:
         """The list alone."""

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from proxy.web.pages.filters import seconds, sentence, short, verdict, wilson
+from proxy.checks.statistics import wilson
+from proxy.web.pages.filters import seconds, sentence, short, verdict
 from scripts.fakes.cloud import KEY, FakeCloud
 from scripts.harness.in_process import Proxy
 from scripts.harness.seeding import history

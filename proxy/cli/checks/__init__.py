@@ -1,0 +1,1 @@
+"""`rlproxy eval`: versions compared on the user's own checks."""
