@@ -98,6 +98,7 @@ async def main() -> int:
                 ways = {"directly": served.direct, "through": served.through}
                 outcomes = {way: await SUITES[suite](url, served.model) for way, url in ways.items()}
                 results.setdefault(server, {})[suite] = outcomes
+                write(options.json, results, {}, time.monotonic() - started)  # what is measured stays after a kill
                 print(table({server: {suite: outcomes}})[0], flush=True)
     published = await documents()
     text, worse = table(results)
@@ -107,18 +108,19 @@ async def main() -> int:
             report.get("skipped") or f"{sum(report['checked'].values())} shapes, faults: {report['faults'] or 'none'}"
         )
         print(f"{name}: {checked}")
-    options.json.write_text(json.dumps(_record(results, published, time.monotonic() - started), indent=1) + "\n")
+    write(options.json, results, published, time.monotonic() - started)
     return int(worse > 0 or any(report.get("faults") for report in published.values()))
 
 
-def _record(results: Any, published: Any, seconds: float) -> dict[str, Any]:
+def write(path: Path, results: Any, published: Any, seconds: float) -> None:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
     pins = [*install.PACKAGES, *install.SDKS, *install.MODULES]
     moment = datetime.now(UTC).date().isoformat()
-    return {
+    record = {
         "date": moment, "machine": machine, "seconds": round(seconds), "versions": pins,
         "results": results, "published": published,
     }  # fmt: skip
+    path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
