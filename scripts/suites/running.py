@@ -86,6 +86,8 @@ def langchain(name: str) -> Suite:
                 "addopts=",
                 "-o",
                 "asyncio_mode=auto",
+                "-o",  # LangChain keeps one client, whose connections are of one loop
+                "asyncio_default_test_loop_scope=session",
                 f"--junitxml={report}",
             )
             command = (PYTHON, "-m", "pytest", f"{file}::{name}", *options, f"--rootdir={folder}", "-c", os.devnull)

@@ -15,6 +15,11 @@ from trainer.serve.constraints import Grammar, SchemaPart
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"  # of Hermes, Qwen, SmolLM2 and others
 NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+# Members by which an object may have properties that `properties` does not name.
+OPEN: Final = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "if", "$ref",
+     "dependentSchemas"}
+)  # fmt: skip
 TOOL_NAME: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
 HEAD: Final = re.compile(r'\s*\{"name": "([^"]+)", "arguments": ')
 
@@ -107,8 +112,16 @@ def _call(tool_choice: Any, tools: Sequence[Mapping[str, Any]], calls: CallForm)
         if not isinstance(parameters, Mapping):
             raise FormError("a schema is an object", f"tools.{n}.function.parameters")
         head = f'{{"name": "{name}", "arguments": '
-        options.append([*calls.opening, head, SchemaPart(parameters), "}", *calls.closing])
+        options.append([*calls.opening, head, SchemaPart(closed(parameters)), "}", *calls.closing])
     return ReplyForm(options, [f"tools.{n}.function.parameters" for n, _ in functions], finish)
+
+
+def closed(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool's parameters without arguments that it does not name, unless it says that it takes others. A small model
+    writes the schema's own words there."""
+    if "properties" not in parameters or not OPEN.isdisjoint(parameters):
+        return parameters
+    return {**parameters, "additionalProperties": False}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.serve.constraints import SchemaPart
-from trainer.serve.reply_forms import CallForm, CallReader, FormError, call_form, reply_form
+from trainer.serve.reply_forms import CallForm, CallReader, FormError, call_form, closed, reply_form
 
 TAGGED = CallForm(("<tool_call>", "\n"), ("\n", "</tool_call>"), "<tool_call>\n", "\n</tool_call>")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("add", "sub")]
@@ -25,6 +25,19 @@ def test_a_named_tool_is_the_only_option_and_required_leaves_all():
     assert required.options[0] == [
         "<tool_call>", "\n", '{"name": "add", "arguments": ', SchemaPart({"type": "object"}), "}", "\n", "</tool_call>",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_closed"),
+    [
+        ({"type": "object", "properties": {"input": {"type": "integer"}}}, True),
+        ({"type": "object"}, False),
+        ({"properties": {}, "additionalProperties": True}, False),
+        ({"properties": {}, "anyOf": [{"properties": {"b": {}}}]}, False),
+    ],
+)
+def test_a_call_has_no_arguments_that_its_tool_does_not_name(parameters, is_closed):
+    assert closed(parameters) == (parameters | {"additionalProperties": False} if is_closed else parameters)
 
 
 @pytest.mark.parametrize(
