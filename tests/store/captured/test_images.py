@@ -6,6 +6,7 @@ import base64
 import hashlib
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -14,6 +15,7 @@ import pytest
 from scripts.harness.records import end, new
 from store.captured.images import begins_as_image
 from store.file import driver, schema
+from store.file.db_key import Secret
 from store.records import DecodedImage, Message
 from store.store import Store
 
@@ -100,6 +102,20 @@ async def test_each_query_finds_its_rows_by_an_index(store: Store) -> None:
         plan = await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)
         scans = [row["detail"] for row in plan if row["detail"].startswith("SCAN ")]
         assert {*scans} <= {"SCAN i USING INDEX images_waiting", "SCAN j VIRTUAL TABLE INDEX 1:"}  # those that wait
+
+
+async def test_in_an_encrypted_home_no_byte_of_it_is_in_the_clear(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path, Secret("ab" * 32))
+    thumbnail = bytes(range(255, 55, -1))
+    await put(store, "a", said(PNG))
+    waiting = await store.images.waiting()
+    assert waiting is not None
+    assert await store.images.note_decoded(waiting.blob, replace(FOUND, thumbnail=thumbnail))
+    assert await store.images.thumbnail(FOUND.sha256 or b"") == thumbnail
+    await store.close()
+    for file in tmp_path.iterdir():
+        data = file.read_bytes()
+        assert PNG[8:72] not in data and thumbnail[:64] not in data, file.name
 
 
 def older(path: Path) -> None:
