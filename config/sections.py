@@ -386,6 +386,19 @@ class StoreSection(Section):
     """Where the database's key is: "keyring", "file:PATH", "env" or "prompt"; empty: it is not encrypted."""
 
 
+class Images(Section):
+    max_bytes: int = Field(default=20 * 1024 * 1024, ge=1024)
+    """Largest picture that is decoded, in bytes."""
+    max_pixels: int = Field(default=40_000_000, ge=1)
+    """Most pixels of one."""
+    max_per_prompt: int = Field(default=50, ge=0)
+    """Most pictures in a prompt that trains."""
+    timeout_s: float = Field(default=10.0, gt=0)
+    """Seconds that decoding one may take."""
+    memory_mb: int = Field(default=1024, ge=256)
+    """Memory that it may take, in MiB."""
+
+
 class Redaction(Section):
     keys: bool = True
     """Replace keys, tokens and private keys of known shapes in what is stored; never in what is sent."""

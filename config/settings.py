@@ -31,6 +31,7 @@ from config.presets import resolve
 from config.sections import (
     BackendSection,
     Gate,
+    Images,
     Judge,
     LessonsSection,
     Log,
@@ -94,6 +95,7 @@ class Settings(BaseSettings):
     turns: Turns = Turns()
     webhooks: WebhooksSection = WebhooksSection()
     store: StoreSection = StoreSection()
+    images: Images = Images()
     redaction: Redaction = Redaction()
     log: Log = Log()
 

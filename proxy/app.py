@@ -136,6 +136,7 @@ class Wiring:
             services.tasks.spawn("reward-function", self.episodes.rewarding.run())
             services.tasks.spawn("expire", self.handlers.retention.run())
             services.tasks.spawn("search", _fill_search(store))
+            services.tasks.spawn("images", services.images.run())
             services.tasks.spawn("key-uses", services.keys.remember_uses())
             yield
             await services.tasks.drain_named("finish-", DRAIN_S)

@@ -17,6 +17,7 @@ Target = Literal["completion", "session", "user", "rater"]  # what a person can 
 Role = Literal["use", "rate", "admin"]  # of a key, the least first: each may do what those before it may
 SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
 SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
+ImageState = Literal["waiting", "decoded", "refused"]
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed", "cancelled"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -57,6 +58,7 @@ class NewCompletion:
     above: bytes | None = None  # the same up to the newest reply in the prompt: what it goes on from
     untrainable: str | None = None  # why it never trains, in one word: the tree has not all that the model saw
     asked: str = ""  # what the person said last, for lists and the search
+    images: int = 0  # pictures in its prompt, those that are only named by an address among them
     typed: str | None = None  # all that the person typed in the newest message; None where that is not certain
     tool_errors: tuple[str, ...] = ()  # calls whose results the client marked as errors, in the newest turn
     redacted: tuple[str, ...] = ()  # what was replaced before this was stored: "prompt:api_key", …
@@ -219,11 +221,38 @@ class CompletionSummary:
     finish_reason: str | None
     error: str | None
     untrainable: str | None
+    images: int  # in its prompt
     choice: int
     prompt_hash: bytes | None
     conversation: int  # the seq of its first turn
     calls: Message | None  # the reply itself, where it has tool calls
     ratings: tuple[Rating, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedImage:
+    """A picture as its decoder read it. One with a `reason` was refused, and has no thumbnail."""
+
+    sha256: bytes | None  # of its bytes; None where they are not base64
+    size: int  # bytes
+    format: str | None = None  # PNG, JPEG, GIF, WEBP
+    width: int | None = None  # pixels
+    height: int | None = None
+    thumbnail: bytes | None = None  # JPEG
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """A picture as a page shows it."""
+
+    state: ImageState
+    sha256: bytes | None
+    size: int | None
+    format: str | None
+    width: int | None
+    height: int | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from store.captured import completions
 from store.captured.completions import CompletionStore
+from store.captured.images import ImageStore
 from store.captured.inbox import InboxStore
 from store.captured.items import ItemStore
 from store.captured.recent_answers import AnswerStore
@@ -65,6 +66,7 @@ class Store:
         self.completions = CompletionStore(reader, writer)
         self.answers = AnswerStore(reader, writer)
         self.inbox = InboxStore(reader, writer)
+        self.images = ImageStore(reader, writer)
         self.items = ItemStore(reader, writer)
         self.sizes = SizeStore(reader, writer)
         self.stats = StatStore(reader, writer)

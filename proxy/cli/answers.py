@@ -55,7 +55,7 @@ def name_value(value: float, scale: str) -> str:
 
 def text_of(answer: dict[str, Any]) -> str:
     if words := first_words(answer["text"] or ""):
-        return words
+        return f"[{some(answer['images'], 'picture')}] {words}" if answer["images"] else words
     return first_words(answer["error"]) if answer["error"] else "no words" if answer["status"] != "pending" else "…"
 
 
@@ -71,7 +71,8 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     """A line for each link of the chain."""
     version = explanation["version"]
     answered = "another model" if version is None else version_in_words(version)
-    yield f"answer {explanation['completion']}, by {answered}"
+    about = f", about {some(explanation['images'], 'picture')}" if explanation["images"] else ""
+    yield f"answer {explanation['completion']}, by {answered}{about}"
     for rating in explanation["ratings"]:
         yield f"  rating {rating['id']}: {_rating_text(rating)}"
     if explanation["waiting"] is not None:

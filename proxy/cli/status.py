@@ -22,6 +22,7 @@ from proxy.cli.http import HomeClient
 from proxy.cli.rendering_words import side_by_side
 from proxy.cli.tables import acceptance, console, gate, verdict
 from proxy.client import Refused, Unreachable
+from proxy.conversation.modalities import in_words
 from proxy.core.version_names import version_in_words
 
 EVERY_S: Final = 1.0
@@ -105,7 +106,7 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
     ratings = s["ratings"]
     unusable = f", {ratings['stale']} too old to train" if ratings["stale"] else ""
     if untrainable := ratings["untrainable"]:
-        unusable += f", {sum(untrainable.values())} never train ({', '.join(untrainable)})"
+        unusable += f", {sum(untrainable.values())} never train ({', '.join(map(in_words, untrainable))})"
     kinds = f"{ratings['good']} good, {ratings['bad']} bad"
     progress = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
     if _never_trains(s):
@@ -192,8 +193,21 @@ def _health(s: dict[str, Any]) -> list[Row]:
         seconds = time.time() - s["database"]["checked_since"]
         rows.append(("database", f"{s['database']['line']} ({seconds:.0f} s by now)", "yellow"))
     rows += _prompts(s)
+    rows += _images(s["images"])
     if s["problem"]:
         rows.append(("problem", s["problem"], "red"))
+    return rows
+
+
+def _images(images: dict[str, Any]) -> list[Row]:
+    """Nothing where no prompt had a picture."""
+    rows: list[Row] = []
+    if images["decoded"] or images["refused"] or images["waiting"]:
+        refused = f", {images['refused']} refused" if images["refused"] else ""
+        waiting = f", {images['waiting']} to be decoded" if images["waiting"] else ""
+        rows.append(("pictures", f"{images['decoded']} decoded{refused}{waiting}", ""))
+    if images["problem"]:
+        rows.append(("", images["problem"], "yellow"))
     return rows
 
 

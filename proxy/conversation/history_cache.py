@@ -14,11 +14,12 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from proxy.conversation import turns
 from proxy.conversation.as_sent import Form, form_of, forms_of
 from proxy.conversation.conversations import canonical, extend_thread
-from proxy.conversation.modalities import first_non_text
+from proxy.conversation.modalities import decisive, first_non_text
 from proxy.conversation.redaction import Redactor
 from proxy.core.bounded_cache import TurnCache, common
 from proxy.core.json_edit import dumps
 from proxy.core.offload import length
+from proxy.images.parts import count_images
 from store.captured.tree import SYSTEM_ROLES, message_hash, woven
 from store.records import Message
 
@@ -102,12 +103,13 @@ class MessageFacts(NamedTuple):
     reply_thread: bytes | None  # the thread up to the newest reply
     secrets: frozenset[str]  # the kinds that were taken out
     untrainable: str | None  # the first thing that is no text
+    images: int
     used_tools: bool
     form: Form | None  # how the message itself was written
 
 
 NOTHING: Final = MessageFacts(
-    Message("", b""), b"", None, None, frozenset(), None, False, None
+    Message("", b""), b"", None, None, frozenset(), None, 0, False, None
 )  # above the first message
 
 
@@ -121,6 +123,7 @@ class HistoryFacts(NamedTuple):
     reply_thread: bytes | None
     secrets: frozenset[str]
     untrainable: str | None
+    images: int  # in all of them
     turns: turns.KnownTurn
     forms: dict[str, Form] | None  # how all of them were written; None where secrets were taken out
 
@@ -180,7 +183,8 @@ class HistoryLookup:
             thread=last.thread,
             reply_thread=last.reply_thread,
             secrets=secrets,
-            untrainable=last_aside.untrainable or last.untrainable,
+            untrainable=decisive(last_aside.untrainable, last.untrainable),
+            images=last_aside.images + last.images,
             turns=turns.KnownTurn(self._system_messages, last.used_tools),
             forms=None if secrets else forms_of(forms, _newest(prompt)) if any(forms) else {},
         )
@@ -211,7 +215,7 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMe
         thread,
         thread if role == "assistant" else base.reply_thread,
         base.secrets | kinds if kinds else base.secrets,
-        base.untrainable or (None if type(message.get("content")) is str else first_non_text([message])),
+        *_media(base, message),
         base.used_tools or role == "tool" or bool(message.get("tool_calls")),
         form,
     )
@@ -220,8 +224,13 @@ def _fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMe
 def _aside_fact(redactor: Redactor, parent_state: MessageFacts | None, message: ChatMessage) -> MessageFacts:
     kinds: set[str] = set()
     stored, form, base = redactor.message(canonical(message), kinds), form_of(message), parent_state or NOTHING
-    untrainable = base.untrainable or (None if type(message.get("content")) is str else first_non_text([message]))
     node = message_hash(None, stored.role, stored.body)
-    return MessageFacts(
-        stored, node, None, None, base.secrets | kinds if kinds else base.secrets, untrainable, False, form
-    )
+    secrets = base.secrets | kinds if kinds else base.secrets
+    return MessageFacts(stored, node, None, None, secrets, *_media(base, message), False, form)
+
+
+def _media(base: MessageFacts, message: ChatMessage) -> tuple[str | None, int]:
+    """The first thing that is not text, and how many pictures there are up to here."""
+    if type(message.get("content")) is str:
+        return base.untrainable, base.images
+    return decisive(base.untrainable, first_non_text([message])), base.images + count_images(message)

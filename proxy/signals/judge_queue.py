@@ -31,6 +31,7 @@ from store.store import Store
 log = structlog.get_logger()
 
 PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
+NO_PICTURES_SEEN: Final = "it did not see the pictures"
 NOT_MAIN: Final = "its answer is not a main turn any more"
 
 Answer = TypeVar("Answer")
@@ -111,7 +112,7 @@ class JudgeQueue:
             name=verdict.label,
             value=VALUES[verdict.label],
             hint=verdict.instruction or None,
-            reason=verdict.reason,
+            reason=f"{verdict.reason}; {NO_PICTURES_SEEN}" if turn.images else verdict.reason,
             tokens=verdict.tokens,
             day=day_of(self._now()),
         )
@@ -156,7 +157,8 @@ async def turn_of(store: Store, redactor: Redactor, signal: Signal) -> JudgedTur
     if completion is None or completion.new.turn != "main" or completion.end is None or not signal.said:
         return None
     keep = redactor.text  # it is stored without secrets; settings may find more by now
-    return JudgedTurn(keep(completion.new.typed or completion.new.asked), keep(completion.end.text), keep(signal.said))
+    request = keep(completion.new.typed or completion.new.asked)
+    return JudgedTurn(request, keep(completion.end.text), keep(signal.said), completion.new.images)
 
 
 def day_of(now: datetime) -> str:

@@ -62,6 +62,7 @@ class JudgedTurn(NamedTuple):
     request: str
     reply: str
     follow_up: str
+    images: int = 0  # that came with the request: a judge is told so, and sees none
 
 
 class LabelAnswer(NamedTuple):
@@ -80,8 +81,20 @@ def refute_messages(turn: JudgedTurn, claim: str) -> list[dict[str, str]]:
 
 
 def _data(turn: JudgedTurn, **extra_texts: str) -> str:
-    texts = {name: shortened(text) for name, text in turn._asdict().items()}
+    texts = {
+        "request": with_images(shortened(turn.request), turn.images),
+        "reply": shortened(turn.reply),
+        "follow_up": shortened(turn.follow_up),
+    }
     return orjson.dumps(texts | extra_texts, option=orjson.OPT_INDENT_2).decode()
+
+
+def with_images(request: str, count: int) -> str:
+    """The request as a judge reads it, which sees no pictures and is told so."""
+    if not count:
+        return request
+    pictures = "A picture that you do not see" if count == 1 else f"{count} pictures that you do not see"
+    return f"{request}\n[{pictures} came with this request.]"
 
 
 def shortened(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from proxy.signals.judge import AnswerJudge
-from proxy.signals.questions import last_object, shortened
+from proxy.signals.questions import last_object, shortened, with_images
 from store.learning.judged_pairs import RankedGroup
 
 SUFFIX: Final = " (ranking)"  # of the judge's name
@@ -48,7 +48,8 @@ async def rank(judge: AnswerJudge, group: RankedGroup, keep: Callable[[str], str
     random.Random(repr([id for id, _ in first])).shuffle(first)  # noqa: S311  no secret; the same for the same group
     orders, tokens = [], 0
     for answers in (first, first[::-1]):
-        reply = await judge.ask(messages(group.question, [text for _, text in answers], keep), 0.0)
+        question = with_images(shortened(keep(group.question)), group.images)
+        reply = await judge.ask(messages(question, [text for _, text in answers], keep), 0.0)
         tokens += reply.tokens
         if (order := read_order(reply.text, len(answers))) is None:
             return Ranked([], "the judge's order cannot be read", tokens)
@@ -58,8 +59,9 @@ async def rank(judge: AnswerJudge, group: RankedGroup, keep: Callable[[str], str
 
 
 def messages(question: str, answers: Sequence[str], keep: Callable[[str], str]) -> list[dict[str, str]]:
+    """`question` is as a judge may read it; `keep`: what may leave the store of an answer."""
     by_letter = {letter: shortened(keep(text)) for letter, text in zip(LETTERS, answers, strict=False)}
-    body = {"request": shortened(keep(question)), "answers": by_letter}
+    body = {"request": question, "answers": by_letter}
     content = orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
     return [{"role": "system", "content": RANK}, {"role": "user", "content": content}]
 

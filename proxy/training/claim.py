@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from config import presets
 from config.languages import gate_questions
+from proxy.conversation.modalities import IMAGE_REASONS
 from proxy.training import own_loss, prompt_languages, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.run_files import RunFiles
@@ -110,6 +111,13 @@ class Claims:
                 assert weights is not None, "due() has checked it"
                 await self._write(run, weights)
 
+    async def _pictures(self) -> list[dict[str, Any]]:
+        """Rated answers about pictures, which this run leaves out."""
+        counts = await self._store.samples.untrainable()
+        left_out = sum(counts.get(reason, 0) for reason in IMAGE_REASONS)
+        reason = "rated answers about pictures do not train, and the gate sees no pictures"
+        return [{"name": "pictures", "value": left_out, "why": reason}] if left_out else []
+
     async def _write(self, run: Run, weights: str) -> None:
         train = self._settings.train
         # The critic looks at more of them than the filter needs: they are what people may be asked about.
@@ -164,6 +172,7 @@ class Claims:
                 *(self._cloud_student.choices if self._cloud_student else ()),
                 prompt_languages.as_choice(languages),
                 *served.choices,
+                *await self._pictures(),
                 *(await self.extra_choices() if self.extra_choices else ()),
                 *run_folder.scored_by(turns),
             ],

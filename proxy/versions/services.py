@@ -21,6 +21,8 @@ from proxy.core.events import Events
 from proxy.core.heap_trim import Memory
 from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
+from proxy.images.decoder import Decoder
+from proxy.images.examiner import ImageExaminer
 from proxy.versions.admission import Admission
 from store.store import Store
 from trainer.launch import Launcher
@@ -42,6 +44,7 @@ class Services:
         self.redactor = Redactor(settings.redaction)
         self.recent = ActiveConversations(History(self.redactor))
         self.underway = AnswersInProgress()
+        self.images = ImageExaminer(store, Decoder(settings.images))
         self.screen = AnswerOnScreen(store, self.redactor, self.underway)
         self.retries = Retries(store, self.tasks)
         self.last_request = -math.inf  # of a model, monotonic: the learner waits for quiet

@@ -257,6 +257,7 @@ def completion_json(c: Completion) -> CompletionBody:
         "exact": end.exact if end else None,
         "inexact_reason": end.inexact_reason if end else None,
         "untrainable": c.new.untrainable,
+        "images": c.new.images,
         "redacted": list(c.new.redacted),
         "error": end.error if end else None,
         "ratings": [short(rating) for rating in c.ratings],

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from aiohttp import web
 
+from proxy.conversation.modalities import in_words
 from proxy.core.errors import Gone, NotFound
 from proxy.core.json_response import json_response
 from proxy.training import run_folder
@@ -61,6 +62,7 @@ class Explanations:
             "rating": None if rating is None else rating.id,
             "version": completion.new.version,
             "created_at": completion.new.created_at,
+            "images": completion.new.images,
             "ratings": [_rating_body(each) for each in ratings],
             "runs": runs,
             "waiting": None if runs else _waiting_reason(completion, ratings),
@@ -180,7 +182,7 @@ def _missing_push(run: Run, split: Split, outcome: Mapping[str, Any] | None) -> 
 
 def _waiting_reason(completion: Completion, ratings: Sequence[Rating]) -> str:
     if completion.new.untrainable:
-        return f"it never trains: {completion.new.untrainable}"
+        return f"it never trains: {in_words(completion.new.untrainable)}"
     if not ratings:
         return "nobody has rated it"
     if not any(rating.live for rating in ratings):

@@ -16,11 +16,13 @@ from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
 from proxy.conversation.conversations import canonical, extend_thread, thread_and_above
+from proxy.conversation.modalities import decisive, first_non_text
 from proxy.conversation.redaction import INEXACT, UNTRAINABLE, WORTH_A_THREAD, Redactor, places
 from proxy.core.errors import BadRequest
 from proxy.core.json_edit import dumps, loads
 from proxy.core.json_response import json_response
 from proxy.core.offload import off_loop_above
+from proxy.images.parts import count_images
 from proxy.web.openapi.responses import BadLineBody, ImportedBody
 from proxy.web.query import flag
 from store.copies.export import FORMAT
@@ -151,7 +153,8 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) 
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling=_sampling(line),
-        untrainable=_maybe(line, "untrainable"), redacted=redacted, above=ancestors,
+        untrainable=decisive(_maybe(line, "untrainable"), first_non_text(messages)),
+        images=sum(map(count_images, messages)), redacted=redacted, above=ancestors,
     )  # fmt: skip
     usage = line.get("usage")
     if usage is not None and not isinstance(usage, dict):

@@ -28,6 +28,7 @@ PAGES: Final = (
     _page("/", lambda pages: pages.inbox.page),
     _page("/page/rows", lambda pages: pages.inbox.rows),
     _page("/page/pulse", lambda pages: pages.pulse),
+    _page("/page/images/{sha256}", lambda pages: pages.pictures.thumbnail),
     _page("/page/completions/{id}", lambda pages: pages.inbox.row),
     _page("/page/completions/{id}/{form}", lambda pages: pages.inbox.form),
     _page("/completions/{id}", lambda pages: pages.completion.page),

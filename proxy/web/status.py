@@ -36,6 +36,7 @@ class StatusReport:
         self._store = services.store
         self._backend = services.backend
         self._health = services.health
+        self._images = services.images
         self._admission = services.admission
         self._training = training
         self._live_version = training.live_version
@@ -90,6 +91,7 @@ class StatusReport:
                 "needed": needed,
                 "line": await self._until_run(fresh, needed),
             },
+            "images": await self._images.report(),
             "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 import aiosqlite
 
+from store.captured import images
+
 # Before the base64 of a data URL; of `input_audio` and blocks with a source; of files that are not said as URLs.
 _MARKS: Final = (b";base64,", b'"data":"', b'"file_data":"')
 _LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
@@ -66,7 +68,8 @@ def store_pieces(db: sqlite3.Connection, message: bytes, pieces: Sequence[Piece]
     """The message is stored already."""
     for piece in pieces:
         key = hashlib.blake2b(piece.data, digest_size=32).digest()
-        db.execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (key, piece.data))
+        if db.execute("INSERT INTO blobs VALUES (?, ?) ON CONFLICT DO NOTHING", (key, piece.data)).rowcount:
+            images.note(db, key, piece.data, piece.coded)
         db.execute("INSERT INTO message_blobs VALUES (?, ?, ?, ?)", (message, piece.offset, key, piece.coded))
 
 

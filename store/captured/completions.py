@@ -39,7 +39,7 @@ FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN reque
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 SIZES = "SELECT length(m.body) AS size FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash "
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
-c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.redacted,
+c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.images, c.redacted,
 c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
@@ -72,13 +72,14 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
         cursor = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
-            untrainable, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation, status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            untrainable, images, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
+            status)
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
                 new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
-                to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.asked,
+                to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.images, new.asked,
                 to_json(new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None),
                 tree.add(db, *tree.tree_part(new.prompt, new.nodes, new.asides)), conversations.of(db, new),

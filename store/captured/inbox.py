@@ -29,7 +29,7 @@ NEWEST: Final = 2**63 - 1
 
 COLUMNS: Final = f"""c.seq, c.id, c.created_at, c.status, c.model, c.version, c.session, c.user, c.turn, c.dialect,
 c.asked, substr(c.text, 1, {SHOWN_CHARACTERS}) AS text, length(c.text) AS length, c.finish_reason, c.error,
-c.untrainable, c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
+c.untrainable, c.images, c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
 CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
 WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
 RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1

@@ -105,6 +105,7 @@ def to_completion(
         request=row["request_apart"] or row["request"],
         sampling=from_json(row["sampling"]),
         untrainable=row["untrainable"],
+        images=row["images"],
         redacted=tuple(from_json(row["redacted"]) or ()),
         key=row["key"],
         forms=from_json(row["forms"]),

@@ -106,6 +106,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "error": end and end.error,
         "translated": bool(end and end.translated),
         "untrainable": new.untrainable,
+        "images": new.images,
         "redacted": list(new.redacted),
         "ratings": [rating(entry) for entry in completion.ratings],
         "signals": [signal(entry) for entry in followed],

@@ -25,7 +25,7 @@ MAX_BACKLOG: Final = 1000  # completions that it may be behind; older ones go un
 _UNSEEN: Final = """SELECT c.seq, c.id, c.finished_at, c.status FROM completions c
 WHERE c.seq > max(?, (SELECT coalesce(max(seq), 0) FROM completions) - ?) ORDER BY c.seq LIMIT 200"""
 # The answers of one asker to the same conversation, where this completion is the newest of them.
-_GROUP: Final = f"""SELECT c.id, c.text, c.asked FROM completions n
+_GROUP: Final = f"""SELECT c.id, c.text, c.asked, c.images FROM completions n
 CROSS JOIN completions c ON c.prompt_hash = n.prompt_hash
 WHERE n.seq = ? AND n.prompt_hash IS NOT NULL AND {_GROUPED} AND +c.key IS n.key AND +c.user IS n.user
 AND (SELECT coalesce(group_concat(hex(a.hash), ''), '') FROM
@@ -52,6 +52,7 @@ class RankedGroup(NamedTuple):
 
     question: str
     answers: tuple[tuple[str, str], ...]  # id and text
+    images: int = 0  # that came with the question
 
 
 class JudgedPairStore(StorePart):
@@ -69,7 +70,7 @@ class JudgedPairStore(StorePart):
                 {answer_row["text"]: (answer_row["id"], answer_row["text"]) for answer_row in group_rows}.values()
             )
             if len(answers) > 1 and row["id"] in {answer_row["id"] for answer_row in group_rows}:
-                return until, RankedGroup(group_rows[0]["asked"], answers)
+                return until, RankedGroup(group_rows[0]["asked"], answers, group_rows[0]["images"])
         if until > last_seq:
             await self._writer.submit(lambda db: meta.set_meta(db, LAST_SEEN_KEY, until))
         return until, None

@@ -43,6 +43,7 @@ from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.responses_items import to_messages
 from proxy.feedback.webhooks.emoji import plain
 from proxy.feedback.webhooks.text_match import match
+from proxy.images.parts import inline_bytes
 from proxy.relay.codecs import about_what_was_asked
 from proxy.relay.framing import splitter_of
 from proxy.relay.json_splice import Splicer, with_members
@@ -485,6 +486,7 @@ CASES: Final = [
     *many("model", names, texts("a", "(", "aab", ".*")),
     *many("log", logged, [again(p, "now [info ] x ") for p in ("a", " ", "a ", "a=", "a=' ", "a='\\' ", "=")]),
     *many("blobs", blobs.cut, FOR_BLOBS, LONG // 20),
+    *many("pictures", lambda text: inline_bytes(f"data:;base64,{text}"), texts("A", "A=", "=", " ", "\\n", "-_", ",")),
     *many("search", sought, texts('"', "a ", " ")),
     *many("woven", lambda n: woven(range(n), [(2 * i, 0) for i in range(n)]), [lambda n: n]),
     *many("built-in", lambda raw: json_object(b'{"a":"%s"}' % raw), [again(b"\\\\"), again(b" ")]),

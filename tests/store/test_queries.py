@@ -58,6 +58,11 @@ async def call_everything(store: Store) -> None:
     await store.ratings.last("me")
     await store.ratings.history("a")
     await store.completions.get("a")
+    await store.images.waiting()
+    await store.images.of_last_messages(["a"])
+    await store.images.by_sha256([b"x"])
+    await store.images.is_waiting(b"x")
+    await store.images.thumbnail(b"x")
     for query in ({}, {"session": "s"}, {"version": 0}, {"turn": "main"}, {"unrated": True}, {"before_seq": 9}):
         await store.completions.page(**query)  # type: ignore[misc]
         await store.completions.page_size(**query)  # type: ignore[misc]
@@ -192,7 +197,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 23
+        assert checked == 24
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

@@ -26,6 +26,7 @@ from trainer.formats.server_layers import (
     wearable_layers,
 )
 from trainer.io.run_folder import ServerFormat
+from trainer.policy import senses
 
 MEASURED = 135e6  # parameters: SmolLM2-135M, where the presets' learning rates were measured
 PUBLISHED = 45e9  # active parameters from which on ReinforceClaw's table is taken as it is
@@ -37,8 +38,6 @@ TOTAL = ((100e9, 1.0), (250e9, 0.6), (500e9, 0.45), (math.inf, 0.35))  # paramet
 MORE_RANK = 8  # of a mixture of experts: only its attention trains
 LESS_PULL = 0.5  # its kl_ref ×
 SET = "set in run.json (train.overrides)"
-TEXT = "language_model"  # what models that also see or hear call the part that writes
-SENSES = ("vision", "visual", "audio", "projector")  # words in the names of their other parts
 NOT_WORN = "the server that will load this adapter has no place for it there"
 STATE_SPACES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # on whose out_proj PEFT puts no LoRA
 ATTENTION = ("attn", "attention")  # what models call the block around q, k, v and o
@@ -178,8 +177,8 @@ def trained_layers(linears: Collection[str], setting: str, profile: Profile) -> 
 
 
 def _text_layers(linears: Collection[str]) -> list[str]:
-    text = [name for name in linears if TEXT in name.split(".")]
-    return text or [name for name in linears if not any(word in name.lower() for word in SENSES)]
+    text = [name for name in linears if any(part in senses.TEXT for part in name.split("."))]
+    return text or [name for name in linears if not senses.is_sense(name)]
 
 
 def _enclosing_parts(name: str) -> list[str]:

@@ -33,7 +33,7 @@ from trainer.formats.lora_files import LOADING, load_tensors, save_adapter
 from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
-from trainer.policy import autoscale, eos, torch_load, torch_midway, torch_offload, tree, tree_attention
+from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
 from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
@@ -95,6 +95,10 @@ class TorchPolicy:
         self.model.eval()
         if self._offloads:
             torch_offload.stay(self.model, self.device)
+        self._senses = senses.FrozenSenses(self.model)
+        if len(self._senses):
+            reason = "what reads pictures or sound; compared before and after"
+            self.choices.append(("frozen", len(self._senses), reason))
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         assert self.trained, "no parameter is trainable"
         self._causal: Any = self.model.get_base_model()
@@ -131,7 +135,7 @@ class TorchPolicy:
                 self.choices.append(("rank", config.r, reason))
             config.lora_dropout = 0.0
             torch_load.drop_nothing(model)  # peft has built the layers with the config's dropout by now
-            self._freeze_experts(model)
+            self._freeze_others(model)
             names = [n.partition(".lora_")[0] for n, p in model.named_parameters() if p.requires_grad]
             reason = "the parent adapter's" + (", without routers and experts" if self._profile.mixture else "")
             self.choices.append(("layers", autoscale.last_names(names), reason))
@@ -171,8 +175,9 @@ class TorchPolicy:
     def _key_mapping(self) -> dict[str, Any]:
         return {"key_mapping": LOADING} if self._is_part else {}
 
-    def _freeze_experts(self, model: Any) -> None:
+    def _freeze_others(self, model: Any) -> None:
         """An adapter from elsewhere may be on experts too: it is worn whole, but only its other layers train."""
+        senses.freeze(model)
         for name, parameter in model.named_parameters():
             if self._profile.mixture and model_info.picks_or_is_expert(name):
                 parameter.requires_grad = False
@@ -193,7 +198,7 @@ class TorchPolicy:
             yield
         finally:
             self.model.set_adapter(TRAINED)
-            self._freeze_experts(self.model)
+            self._freeze_others(self.model)
             self.model.delete_adapter(name)
 
     def round_products(self) -> str | None:
@@ -452,6 +457,8 @@ class TorchPolicy:
         return [_until_end(row, self._ends) for row in out.tolist()]
 
     def save(self, folder: Path) -> None:
+        """Raises ChangedSenses where a frozen part was changed."""
+        self._senses.check(self.model)
         save_adapter(self.model, TRAINED, folder, base_name=self._weights_name, is_part=self._is_part)
 
 

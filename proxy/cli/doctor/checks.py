@@ -13,6 +13,7 @@ from config import backend_kinds
 from proxy.cli.doctor import machine_checks
 from proxy.cli.doctor.facts import DoctorCheck, DoctorFacts, State, gather, holder
 from proxy.cli.rendering_words import side_by_side
+from proxy.conversation.modalities import in_words
 from proxy.core.version_names import version_in_words
 from store.errors import KeyProblem
 from store.file import db_key
@@ -346,7 +347,7 @@ def ratings(facts: DoctorFacts) -> DoctorCheck:
     counts = facts.status["ratings"]
     line = f"{counts['fresh']} fresh (no run has used them): {counts['good']} good, {counts['bad']} bad"
     if untrainable := counts["untrainable"]:
-        reasons = ", ".join(f"{reason}: {n}" for reason, n in untrainable.items())
+        reasons = ", ".join(f"{in_words(reason)}: {n}" for reason, n in untrainable.items())
         line += f"; {sum(untrainable.values())} will not train ({reasons})"
     if waiting := counts["dampened"]:
         line += f"; waiting for other raters: {', '.join(f'{n} of {rater}' for rater, n in sorted(waiting.items()))}"

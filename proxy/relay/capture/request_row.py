@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from proxy.conversation.history_cache import HistoryLookup
+from proxy.conversation.history_cache import HistoryFacts, HistoryLookup
+from proxy.conversation.modalities import IMAGE, TOO_MANY
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.turns import turn_of
@@ -123,7 +124,8 @@ class RequestRow:
             sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
             thread=conversation.thread,
             above=conversation.reply_thread,
-            untrainable=parsed.untrainable or conversation.untrainable,
+            untrainable=parsed.untrainable or self._untrainable(conversation),
+            images=conversation.images,
             asked=redactor.text(excerpt)[:EXCERPT_LENGTH],
             typed=typed_text(parsed.messages, context.agent, redactor),
             tool_errors=marked_errors(parsed.messages),
@@ -133,3 +135,8 @@ class RequestRow:
             lessons=self._taught,
             experiment=assigned.turn if assigned is not None and assigned.version == context.lease.version else None,
         )
+
+    def _untrainable(self, conversation: HistoryFacts) -> str | None:
+        most = self._parts.settings.images.max_per_prompt
+        is_over = conversation.untrainable == IMAGE and conversation.images > most
+        return TOO_MANY if is_over else conversation.untrainable

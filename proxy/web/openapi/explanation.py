@@ -63,6 +63,7 @@ class ExplanationBody(TypedDict):
     rating: Annotated[str | None, Field(description="The rating that was asked about.")]
     version: Annotated[Version | None, Field(description="The one that answered; null: a model that is not ours.")]
     created_at: Seconds
+    images: Annotated[int, Field(description="Pictures in its prompt.")]
     ratings: list[ExplainedRating]
     runs: Annotated[list[ExplainedRun], Field(description="Newest first.")]
     waiting: Annotated[str | None, Field(description="Why no run took it.")]

@@ -50,6 +50,7 @@ class CompletionBody(TypedDict):
     exact: Annotated[bool | None, Field(description="Token ids and log-probs were captured one for one.")]
     inexact_reason: str | None
     untrainable: Annotated[str | None, Field(description="Why it never trains.")]
+    images: Annotated[int, Field(ge=0, description="Pictures in its prompt.")]
     redacted: Annotated[list[str], Field(description="What was replaced before it was stored, as `prompt:api_key`.")]
     error: str | None
     ratings: list[ShortRating]

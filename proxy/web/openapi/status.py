@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from proxy.images.examiner import ImagesBody
 from proxy.relay.episode_queue import EpisodeRequests
 from proxy.signals.bodies import JudgeBrief
 from proxy.training.cloud_student import StudentModel
@@ -129,6 +130,7 @@ class StatusBody(PromptsBody):
     loaded: Annotated[list[int], Field(description="Versions that the backend holds.")]
     backend: BackendBody
     ratings: RatingsBody
+    images: ImagesBody
     episodes: Annotated[WaitingEpisodes | None, Field(description="Null where there has never been one.")]
     baseline: float
     training: TrainingBody

@@ -29,6 +29,7 @@ from proxy.web.pages.data import DataPage
 from proxy.web.pages.episodes import EpisodesPage
 from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.inbox import InboxPage
+from proxy.web.pages.pictures import Pictures
 from proxy.web.pages.progress import ProgressPage
 from proxy.web.pages.session import TOKEN_FIELD, Visits
 from proxy.web.pages.signin import SignIn
@@ -59,13 +60,14 @@ class Pages:
         settings, store, keys = services.settings, services.store, services.keys
         self.visits = Visits(settings.server, keys)
         self._view = view = View(self.visits, training.live_version, training.supervisor, training.preconditions)
-        self.inbox = InboxPage(view, store, feedback, status, training.judging)
+        self.pictures = pictures = Pictures(store, services.images)
+        self.inbox = InboxPage(view, store, feedback, status, training.judging, pictures)
         self.progress = ProgressPage(view, store, training, status)
         self.episodes = EpisodesPage(view, store, status)
         self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
         checks = ChecksPanel(settings.home)
         self.versions = VersionsPage(view, store, training.live_version, training.acts, self.experiment, checks)
-        self.completion = CompletionPage(view, store, services.health.cut, explanations)
+        self.completion = CompletionPage(view, store, services.health.cut, explanations, pictures)
         self.compare = ComparePage(view, store, training.live_version, feedback, keys)
         self.data = DataPage(view, store, forgetter, retention, settings.home, lessons)
         self.sign_in = SignIn(view, self.visits)
@@ -77,7 +79,7 @@ class Pages:
         async def handle(request: web.Request) -> web.StreamResponse:
             request[VISITOR] = self.visits.of(request, principal_of(request))
             response = await self._answer(request, handler, guests)
-            response.headers.update(HEADERS)
+            response.headers.update({**HEADERS, **response.headers})  # a picture's policy is stricter
             if request.path != "/logout":
                 self.visits.keep(request, response, request[VISITOR])
             return response

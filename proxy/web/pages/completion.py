@@ -12,6 +12,7 @@ from aiohttp import web
 from proxy.conversation.cut_prompts import CutPrompts, cut_reason
 from proxy.core.errors import NotFound
 from proxy.web.explanation import Explanations
+from proxy.web.pages.pictures import Pictures
 from proxy.web.pages.view import VISITOR, View
 from store.learning.lessons import CommentLesson
 from store.store import Store
@@ -26,11 +27,14 @@ def state(lesson: CommentLesson) -> str:
 
 
 class CompletionPage:
-    def __init__(self, view: View, store: Store, cut: CutPrompts, explanations: Explanations) -> None:
+    def __init__(
+        self, view: View, store: Store, cut: CutPrompts, explanations: Explanations, pictures: Pictures
+    ) -> None:
         self._view = view
         self._store = store
         self._cut = cut
         self._explanations = explanations
+        self._pictures = pictures
 
     async def page(self, request: web.Request) -> web.Response:
         completion = await self._store.completions.get(request.match_info["id"])
@@ -52,6 +56,7 @@ class CompletionPage:
             row=row,
             me=request[VISITOR].name,
             new=completion.new,
+            talk=list(zip(completion.new.prompt, await self._pictures.talk(completion.new.prompt), strict=True)),
             end=end,
             history=await self._store.ratings.history(row.id),
             signals=await self._store.signals.of(row.id),

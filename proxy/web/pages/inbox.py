@@ -22,6 +22,7 @@ from proxy.signals.judging import JudgingLoop
 from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own_rating, sentence, verdict
 from proxy.web.pages.notices import urgent
+from proxy.web.pages.pictures import Pictures
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
 from store.captured.inbox import COUNTED_TURNS, Inbox
@@ -37,13 +38,20 @@ FORMS: Final = ("comment", "correct")
 
 class InboxPage:
     def __init__(
-        self, view: View, store: Store, feedback: Feedback, status: StatusReport, judging: JudgingLoop
+        self,
+        view: View,
+        store: Store,
+        feedback: Feedback,
+        status: StatusReport,
+        judging: JudgingLoop,
+        pictures: Pictures,
     ) -> None:
         self._view = view
         self._store = store
         self._feedback = feedback
         self._status = status
         self._judging = judging
+        self._pictures = pictures
 
     async def page(self, request: web.Request) -> web.Response:
         if not await self._store.inbox.any():
@@ -93,6 +101,7 @@ class InboxPage:
         return {
             "rows": inbox_page.rows,
             "taught": await self._store.lessons.in_prompts([row.id for row in inbox_page.rows]),
+            "pictures": await self._pictures.of_rows(inbox_page.rows),
             "others": inbox_page.hidden_turns,
             "counted": COUNTED_TURNS,
             "folded": completion_query.newest_of_each and not rows,
@@ -111,7 +120,9 @@ class InboxPage:
     async def row(self, request: web.Request) -> web.Response:
         row = await self._find_row(request)
         taught = await self._store.lessons.in_prompts([row.id])
-        return html(self._view.render(request, "row.html", row=row, taught=taught, me=request[VISITOR].name))
+        pictures = await self._pictures.of_rows([row])
+        me = request[VISITOR].name
+        return html(self._view.render(request, "row.html", row=row, taught=taught, pictures=pictures, me=me))
 
     async def form(self, request: web.Request) -> web.Response:
         """Where a person writes why, or what would have been right."""

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from config.gate_checks import question
+from proxy.conversation.modalities import in_words
 from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import Preconditions
 from proxy.training.run_supervisor import RunSupervisor
@@ -105,7 +106,7 @@ def environment() -> Environment:
     env.filters |= {
         "version": filters.version, "clock": filters.clock, "day": filters.day, "iso": filters.iso,
         "short": filters.short, "seconds": filters.seconds, "verdict": filters.verdict, "stars": filters.stars,
-        "own": filters.own_rating, "calls": filters.calls, "parts": filters.parts, "model_name": version_in_words,
+        "own": filters.own_rating, "calls": filters.calls, "reason": in_words, "model_name": version_in_words,
         "sentence": filters.sentence, "plain": filters.without_settings,
         "question": question, "path": lambda text: quote(text, safe=""),
     }  # fmt: skip

@@ -70,6 +70,7 @@ def status(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": "m", "live": 2, "previous": 1, "trains": None, "backend": {"state": "vllm", "lacks": None},
         "ratings": {"fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32},
+        "images": {"decoded": 3, "refused": 1, "waiting": 2, "problem": "pictures are not decoded"},
         "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}},
         "watch": None, "rebuild": None,
         "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
@@ -96,11 +97,12 @@ def test_all_that_a_person_wants_to_know() -> None:
     for part in (
         "base URL http://x/v1", "m, v2 answers (before: v1)",
         "9 of the 32 that start a run: 9 good, 0 bad, 1 too old to train",
-        "2 never train (has_image)", "only one kind of rating", "+0.25: your ratings in earlier runs on average",
+        "2 never train (has a picture)", "only one kind of rating", "+0.25: your ratings in earlier runs on average",
         "7, rejected: no",
         "its gate rejected: base_nll 0.5 > 0.3 (the gate asks: does it still make sense", "90.0% of the rated tokens",
         "next run waits: 9 of 32",
         "40 whole answers, 3 today (1 partial)", "errors 2 failed answers",
+        "pictures 3 decoded, 1 refused, 2 to be decoded", "pictures are not decoded",
     ):  # fmt: skip
         assert part in text, part
     assert "problem" not in text

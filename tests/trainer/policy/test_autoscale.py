@@ -143,6 +143,8 @@ def test_an_adapter_of_another_server_is_no_parent(tmp_path):
     [
         ("model.language_model.layers.0.self_attn.q_proj", "model.vision_tower.encoder.layers.0.self_attn.q_proj"),
         ("model.language_model.layers.0.self_attn.q_proj", "model.connector.attention.proj"),
+        ("model.text_model.layers.0.self_attn.q_proj", "model.connector.modality_projection.proj"),
+        ("model.text_model.layers.0.self_attn.q_proj", "model.vision_model.encoder.layers.0.self_attn.q_proj"),
         ("model.layers.0.self_attn.q_proj", "visual.blocks.0.attn.proj"),
         ("model.layers.0.self_attn.q_proj", "audio_tower.layers.0.self_attn.q_proj"),
         ("model.layers.0.self_attn.q_proj", "multi_modal_projector.attention.linear_1"),

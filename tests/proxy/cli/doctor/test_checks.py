@@ -166,7 +166,7 @@ async def test_why_nothing_trains(cli: Proxy) -> None:
     response = await cli.http.post("/v1/chat/completions", json={"model": "fake", "messages": WITH_PICTURE})
     await cli.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
     check = (await found(cli))["ratings"]
-    assert check.line == "1 fresh (no run has used them): 1 good, 0 bad; 1 will not train (has_image: 1)"
+    assert check.line == "1 fresh (no run has used them): 1 good, 0 bad; 1 will not train (remote image: 1)"
 
 
 SHORT = {"id": 3, "status": "failed", "reason": "CUDA out of memory", "ended_at": 1.0, "folder": "/r3"}

@@ -1,0 +1,28 @@
+"""A run says what it leaves out: rated answers about pictures."""
+
+from __future__ import annotations
+
+import json
+
+from scripts.harness.in_process import Proxy
+from tests.harness.forgetting import lines
+from tests.harness.runs import rated, until
+from tests.proxy.images.test_examiner import URL, about, ask
+
+
+async def test_rated_answers_about_pictures_are_counted_and_left_out(proxy: Proxy) -> None:
+    for urls in ((URL,), (URL, "https://x/y.png")):
+        await proxy.rate(completion_id=await ask(proxy, about(*urls)), rating="good")
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    folder = proxy.home / "runs" / "r00001"
+    choices = {choice["name"]: choice for choice in json.loads((folder / "run.json").read_text())["choices"]}
+    assert choices["pictures"]["value"] == 2 and "the gate sees no pictures" in choices["pictures"]["why"]
+    assert len(lines(folder)) == 4 and "image_url" not in (folder / "samples.jsonl").read_text()
+
+
+async def test_where_there_are_none_nothing_is_said(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    choices = json.loads((proxy.home / "runs" / "r00001" / "run.json").read_text())["choices"]
+    assert "pictures" not in {choice["name"] for choice in choices}
