@@ -82,7 +82,8 @@ EXAMPLES: Final = {
         "export --format trl-kto -o kto.jsonl"),
     "import": (
         "import rated.jsonl", "import rated.jsonl --ours", "import open-webui webui.db",
-        "import verifiers outputs --dry-run", "import harbor jobs --scale 0.1",
+        "import openclaw-rl conversations.jsonl", "import verifiers outputs --dry-run",
+        "import harbor jobs --scale 0.1",
     ),
     "model export": ("model export v7 --adapter --to v7", "model export v7 --gguf --base model.gguf --to v7-gguf"),
     "capture": ("capture off trip", "capture on trip"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,13 +20,16 @@ from proxy.cli.failing import fail
 
 def import_(
     what: Annotated[
-        str, typer.Argument(help="What `rlproxy export` wrote, or one of the words open-webui, verifiers, harbor.")
+        str,
+        typer.Argument(
+            help="What `rlproxy export` wrote, or one of the words open-webui, openclaw-rl, verifiers, harbor."
+        ),
     ],
     place: Annotated[
         Path | None,
         typer.Argument(
-            help="After open-webui: its exported feedback (JSON), or its webui.db. After verifiers: outputs/ or below. "
-            "After harbor: jobs/ or below."
+            help="After open-webui: its exported feedback (JSON), or its webui.db. After openclaw-rl: its record file. "
+            "After verifiers: outputs/ or below. After harbor: jobs/ or below."
         ),
     ] = None,
     own_versions: Annotated[bool, typer.Option("--ours", help="Its version numbers are those of this home.")] = False,
@@ -41,6 +45,9 @@ def import_(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="verifiers, harbor: say what would be stored, and store nothing.")
     ] = False,
+    scores: Annotated[
+        Path | None, typer.Option(help="openclaw-rl: its file of scores, taken as a judge's ratings.")
+    ] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,23 +57,35 @@ def import_(
         return
     if reward is not None or scale is not None or split is not None or dry_run:
         fail("--reward, --scale, --split and --dry-run are for `rlproxy import verifiers` and `harbor`.", 2)
-    if what == "open-webui":
+    if scores is not None and what != "openclaw-rl":
+        fail("--scores is for `rlproxy import openclaw-rl`. Nothing was taken.", 2)
+    if what == "openclaw-rl":
+        if place is None:
+            fail("name its record file: `rlproxy import openclaw-rl FILE`. Nothing was taken.", 2)
+        from proxy.cli.imports import openclaw_rl
+        from proxy.cli.imports.export_file import batched
+
+        _take(batched(openclaw_rl.lines(place, scores)), False, home, as_json)
+    elif what == "open-webui":
         from proxy.cli.imports.open_webui import import_open_webui
 
         import_open_webui(place, home, as_json)
     elif place is not None:
         fail("an export is one file; two names are for `rlproxy import open-webui FILE`. Nothing was taken.", 2)
     else:
-        _export(Path(what), own_versions, home, as_json)
+        from proxy.cli.imports.export_file import batches
+
+        _take(batches(Path(what)), own_versions, home, as_json)
 
 
-def _export(file: Path, own_versions: bool, home: Path | None, as_json: bool) -> None:
-    from proxy.cli.imports.export_file import UnreadableFile, batches
+def _take(parts: Iterable[tuple[int, bytes]], own_versions: bool, home: Path | None, as_json: bool) -> None:
+    """`parts`: how many lines came before, and lines of an export."""
+    from proxy.cli.imports.export_file import UnreadableFile
 
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
     try:
-        for first, lines in batches(file):
+        for first, lines in parts:
             answer = client.post_lines("/rl/import" + ("?ours" if own_versions else ""), lines)
             for key in ("stored", "known", "ratings", "forgotten"):
                 total[key] += answer[key]

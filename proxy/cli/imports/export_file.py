@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,31 @@ LONGEST: Final = 1 << 28  # bytes of a line; the proxy takes server.max_body_byt
 
 class UnreadableFile(Exception):
     """The sentence to end with."""
+
+
+def batched(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Put lines into requests: how many came before, and lines. What they raise is raised after what came before."""
+    first = count = size = 0
+    part: list[bytes] = []
+    failure: UnreadableFile | None = None
+    rows = iter(lines)
+    while True:
+        try:
+            line = next(rows)
+        except StopIteration:
+            break
+        except UnreadableFile as error:
+            failure = error
+            break
+        if part and size + len(line) > BATCH:
+            yield first, b"".join(part)
+            first, part, size = count, [], 0
+        part.append(line)
+        count, size = count + 1, size + len(line)
+    if part:
+        yield first, b"".join(part)
+    if failure is not None:
+        raise failure
 
 
 def batches(file: Path) -> Iterator[tuple[int, bytes]]:
