@@ -291,8 +291,8 @@ def duration(estimate: Estimate, threads: int) -> Duration | None:
     rounded = speed.bfloat16 if way.store != "float32" else speed.float32
     scored = speed.bfloat16 if way.store == "bfloat16" else speed.float32
     seconds = work.scoring / scored + work.steps / rounded + work.writing / rounded
-    alone = START_S + seconds / CPU_REACHED / threads
-    return Duration(alone, True, alone * slowdown if (slowdown := _slowdown(threads)) is not None else None)
+    quiet_s = START_S + seconds / CPU_REACHED / threads
+    return Duration(quiet_s, True, quiet_s * slowdown if (slowdown := _slowdown(threads)) is not None else None)
 
 
 def _slowdown(threads: int) -> float | None:

@@ -1,7 +1,8 @@
 """The class of transformers that loads a model: the causal one, or that of pictures and text.
 
-Owns the choice. Some models that also see are no causal model to transformers (Mistral 3, Qwen3-VL), others are (Gemma
-3, Qwen3.5). Either way text alone goes through them. Imports torch. Not here: code in a model's folder (model_code).
+Owns the choice. transformers has causal classes for some models that also see (Gemma 3, Qwen3.5), and none for others
+(Mistral 3, Qwen3-VL). Either way text alone goes through them. Imports transformers. Not here: code in a model's folder
+(model_code).
 """
 
 from __future__ import annotations
