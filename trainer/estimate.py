@@ -6,6 +6,7 @@ formulas are footprint's. Not here: the words (the proxy's `rlproxy plan`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,6 +29,9 @@ GPU_RATES: Final = ((16.5, 2e13), (48.5, 2.5e13), (1e9, 1e14))
 GPU_BANDWIDTH: Final = 4e11  # bytes a second that writing reads weights with, likewise
 BUS_BANDWIDTH: Final = 1.6e10  # bytes a second from memory to the card: PCIe 4 with 16 lanes, half of it reached
 START_S: Final = 20.0  # to import torch, load weights and write files
+# Of what a processor multiplies a second, a run reaches so much: attention, norms and small products take the rest.
+# Four runs on one machine (docs/lab/sizes.md).
+CPU_REACHED: Final = 0.4
 
 
 class Hardware(NamedTuple):
@@ -73,8 +77,9 @@ class ServingMemory(NamedTuple):
 
 
 class Duration(NamedTuple):
-    seconds: float
+    seconds: float  # with nothing else to do
     is_measured: bool  # by this machine's processor, else from a card's rate
+    seconds_now: float | None = None  # beside what runs on the processor now; None: not known
 
 
 class EstimateRequest(NamedTuple):
@@ -286,4 +291,13 @@ def duration(estimate: Estimate, threads: int) -> Duration | None:
     rounded = speed.bfloat16 if way.store != "float32" else speed.float32
     scored = speed.bfloat16 if way.store == "bfloat16" else speed.float32
     seconds = work.scoring / scored + work.steps / rounded + work.writing / rounded
-    return Duration(START_S + seconds / threads, True)
+    quiet_s = START_S + seconds / CPU_REACHED / threads
+    return Duration(quiet_s, True, quiet_s * slowdown if (slowdown := _slowdown(threads)) is not None else None)
+
+
+def _slowdown(threads: int) -> float | None:
+    """How many times longer a run of so many threads takes beside what the processor does now; None where the system
+    does not tell."""
+    if not hasattr(os, "getloadavg"):
+        return None
+    return max(1.0, (os.getloadavg()[0] + threads) / (os.cpu_count() or 1))

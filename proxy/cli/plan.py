@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GB: Final = 2**30
 MB: Final = 10**6
+BUSY: Final = 1.2  # times the time on a quiet machine, from which on a plan says it
 TOKENS, CONTEXT = 300, 4096  # of a rating with its prompt, as most chats have; that Ollama keeps by default
 plan_app = typer.Typer()
 KINDS: Final = backend_kinds.listed()
@@ -174,8 +175,15 @@ class PlanReport:
             return "Time: not known without torch (the train extra)."
         text = duration_text(self.duration.seconds)
         if self.duration.is_measured:
-            return f"Time: about {text}, by what this processor multiplies a second with nothing else to do."
+            return f"Time: about {text} on a quiet machine, by what this processor multiplies a second.{self._now()}"
         return f"Time: about {text}, computed for a card of this size. None of this was measured on a GPU."
+
+    def _now(self) -> str:
+        duration = self.duration
+        if duration is None or duration.seconds_now is None or duration.seconds_now < BUSY * duration.seconds:
+            return ""
+        text = duration_text(duration.seconds_now)
+        return f" Beside what runs here now it takes about {text}, or more: a run steps back."
 
     def _versions(self) -> Any:
         from rich.table import Table

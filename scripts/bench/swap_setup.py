@@ -143,14 +143,14 @@ async def _server(kind: str, weights: Path, home: Path, threads: int) -> AsyncIt
         lines = "\n".join(f"{key} = {value}" for key, value in options.items())
         presets.write_text(f"[*]\n{lines}\n\n[{MODEL}]\nmodel = {GGUF}\n")
         command = [str(LLAMA), "--models-preset", str(presets), "--models-max", "4", "--offline"]
-        async with _running(command, home / "router.log", {}) as url:
+        async with running(command, home / "router.log", {}) as url:
             yield {"backend.kind": "llamacpp", "backend.url": url, "backend.presets": str(presets)}
     elif kind == "mlx":
         (home / MODEL).symlink_to(weights)  # where it runs, so that the model has a short name
         env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
         env |= {"LD_PRELOAD": OPENBLAS[0]} if OPENBLAS else {}
         command = [str(MLX), "--model", MODEL, "--host", "127.0.0.1"]
-        async with _running(command, home / "mlx.log", env) as url:
+        async with running(command, home / "mlx.log", env) as url:
             yield {"backend.kind": "mlx", "backend.url": url}
     else:
         command = [str(VLLM), "serve", str(weights), "--served-model-name", MODEL, "--dtype", "float32"]
@@ -160,12 +160,13 @@ async def _server(kind: str, weights: Path, home: Path, threads: int) -> AsyncIt
         command += ["--max-model-len", "1024", "--max-num-seqs", "8", "--logprobs-mode", "processed_logprobs"]
         command += ["--enforce-eager", "--host", "127.0.0.1"]
         env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        async with _running(command, home / "vllm.log", env) as url:
+        async with running(command, home / "vllm.log", env) as url:
             yield {"backend.kind": "vllm", "backend.url": url}
 
 
 @contextlib.asynccontextmanager
-async def _running(command: list[str], log: Path, env: dict[str, str]) -> AsyncIterator[str]:
+async def running(command: list[str], log: Path, env: dict[str, str]) -> AsyncIterator[str]:
+    """The address of a server that runs inside the block; its port goes behind the command."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

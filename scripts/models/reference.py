@@ -89,10 +89,13 @@ def make_adapter(
     without. `only`: last names."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    from trainer.formats import model_class
+    from trainer.formats.lora_files import save_adapter
+
+    model = model_class.of(base).from_pretrained(base, dtype=torch.float32)
     linears = list(tiny.linear_layers(model))
+    is_part = model_info.part_that_writes(base, [name for name, _ in model.named_modules()])
     trainable, _ = autoscale.trained_layers(linears, "auto", model_info.read(base))
     worn, _ = autoscale.worn_layers(trainable, json.loads((base / "config.json").read_bytes()), server_format)
     targets = [name for name in worn if not only or name.rpartition(".")[2] in only]
@@ -102,7 +105,8 @@ def make_adapter(
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             parameter.data.normal_(0, 0.15, generator=generator)
-    adapted.save_pretrained(folder)
+    folder.mkdir(parents=True)
+    save_adapter(adapted, "default", folder, base_name=base.name, is_part=is_part)
     return adapted.eval(), targets, [name for name in trainable if name not in targets]
 
 

@@ -116,7 +116,9 @@ def make(
     vocabulary: int = VOCABULARY,
 ) -> Path:
     """Write a model of this `model_type` to `folder`; with SmolLM2's tokenizer from `tokenizer`. `wide`: with heads
-    of 32 and more."""
+    of 32 and more, but not in one that also sees."""
+    if kind in SEEING:
+        return make_seeing(kind, folder, tokenizer=tokenizer, vocabulary=vocabulary, seed=seed)
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -136,8 +138,14 @@ SEEING: Final[Mapping[str, str]] = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "llama4": "llama4_text",
+    "mistral3": "ministral3",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+}
+# A text part that is no model of its own to transformers.
+_PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "qwen3_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2]}},
 }
 _SENSES: Final[Mapping[str, Any]] = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 16,
@@ -198,14 +206,15 @@ def config_of(kind: str, *, wide: bool = False, vocabulary: int = VOCABULARY) ->
 
     config = CONFIG_MAPPING[kind]
     defaults = config()
-    sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(KINDS[kind])
+    own = KINDS.get(kind) or _PARTS.get(kind, {})
+    sizes = {name: value for name, value in SIZES.items() if _has(defaults, name)} | dict(own)
     sizes |= {name: vocabulary for name, value in sizes.items() if value == VOCABULARY}
     if wide:
         sizes |= {name: value for name, value in WIDE.items() if name in sizes and _is_smaller(sizes[name], value)}
         if kind == "deepseek_v3":  # whose head_dim is that of the part that turns
             sizes["head_dim"] = WIDE["qk_rope_head_dim"]
     types = getattr(defaults, "layer_types", None) if _has(defaults, "layer_types") else None
-    if types and len(set(types)) > 1 and "layer_types" not in KINDS[kind]:
+    if types and len(set(types)) > 1 and "layer_types" not in own:
         # As many as have each kind of layer once: programs know where the kinds are by counting.
         depth = max(4, *(types.index(name) + 1 for name in set(types)))
         sizes |= {"num_hidden_layers": depth, "layer_types": types[:depth]}

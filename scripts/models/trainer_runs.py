@@ -39,9 +39,8 @@ def rows(kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _row(kind: str, folder: Path) -> dict[str, Any]:
-    make = tiny.make_seeing if kind in tiny.SEEING else tiny.make
     try:
-        model = make(kind, folder / "model", tokenizer=cache_folder() / "models" / "SmolLM2-135M-Instruct")
+        model = tiny.make(kind, folder / "model", tokenizer=cache_folder() / "models" / "SmolLM2-135M-Instruct")
         run = _run_folder(folder / "run", model)
     except Exception as error:  # before the run, which answers for whatever comes after
         return {"kind": kind, "error": f"{type(error).__name__}: {error}"[:600]}

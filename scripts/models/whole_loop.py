@@ -1,10 +1,11 @@
 """The whole loop with a second real model before each server: capture, comparison, ratings, runs, gate, swaps.
 
 `python -m scripts.models.whole_loop --weights FOLDER --gguf FILE --servers llama-server ollama built-in [--rounds 2]`
-puts what each did into benchmarks/whole_loop.json, beside the others. OLLAMA_BIN names the Ollamas. Each server gets a
-real `rlproxy serve` on a fresh home. The rater is the persona `concise`, which only rates; it likes an answer that ends
-by itself. The last third of the questions comes with a tool. Before the last rating of the first round `doctor`
-compares server and weights. Then the version is rolled back and made live again. Docs: docs/lab/models.md.
+puts what each did into benchmarks/whole_loop.json, beside the others. OLLAMA_BIN names the Ollamas; vLLM runs on the
+CPU, in the environment of scripts/setup_vllm. Each server gets a real `rlproxy serve` on a fresh home. The rater is the
+persona `concise`, which only rates; it likes an answer that ends by itself. The last third of the questions comes with
+a tool, where the model's template has tools. Before the last rating of the first round `doctor` compares server and
+weights. Then the version is rolled back and made live again. Docs: docs/lab/models.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import psutil
 
 from scripts.bench.ollama_templates import TOOL, doctor_of, ran
 from scripts.bench.persona import TEMPERATURE, Persona, Reply
-from scripts.bench.swap_setup import LLAMA
+from scripts.bench.swap_setup import LLAMA, VLLM, running
 from scripts.chaos.ollama_faults import version_of
 from scripts.demo.__main__ import read_prompts
 from scripts.harness.circumstances import circumstances
@@ -38,9 +39,13 @@ OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "whole_loop.js
 MODEL: Final = "second"
 RUN_S: Final = 7200.0  # that a run may take on a busy machine
 LOOK_S: Final = 1.0
-# As the template of the weights words it, in Ollama's language.
+# As the templates of the weights word it, in Ollama's language. The smaller model's has no tools.
+SYSTEM_TEXTS: Final = {
+    "Qwen2.5-Coder-0.5B-Instruct": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "SmolLM2-135M-Instruct": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+}
 CHATML_WITH_TOOLS: Final = """{{- if or .System .Tools }}<|im_start|>system
-{{ if .System }}{{ .System }}{{ else }}You are Qwen, created by Alibaba Cloud. You are a helpful assistant.{{ end }}
+{{ if .System }}{{ .System }}{{ else }}SYSTEM_TEXT{{ end }}
 {{- if .Tools }}
 
 # Tools
@@ -60,13 +65,22 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>
 {{- end }}<|im_end|>
 {{ else }}<|im_start|>system
-You are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>
+SYSTEM_TEXT<|im_end|>
 {{ end }}
 {{- range .Messages }}{{ if ne .Role "system" }}<|im_start|>{{ .Role }}
 {{ .Content }}<|im_end|>
 {{ end }}{{ end }}<|im_start|>assistant
 """
 OPTIONS: Final = "--ctx-size 4096 --parallel 1 --threads 1 --offline"
+VLLM_OPTIONS: Final = (
+    "--dtype float32 --max-model-len 2048 --max-num-seqs 4 --enforce-eager --host 127.0.0.1 --enable-lora "
+    "--max-lora-rank 16 --max-loras 4 --logprobs-mode processed_logprobs --enable-auto-tool-choice "
+    "--tool-call-parser hermes"
+)
+VLLM_ENVIRONMENT: Final = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 
 
 class Person:
@@ -113,10 +127,9 @@ class Person:
 
 
 class Memory:
-    """The most bytes that processes of a tree held, by their kind, while it looked."""
+    """The most bytes (resident, mapped files too) that rlproxy, its children and the server held, by their kind."""
 
-    def __init__(self, served: Serving, server: OllamaServer | None) -> None:
-        self._roots = [served.process.pid, *([server.process.pid] if server and server.process else [])]
+    def __init__(self) -> None:
         self.most: dict[str, int] = {}
 
     async def watch(self) -> None:
@@ -127,19 +140,20 @@ class Memory:
 
     def _now(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
-        for root in self._roots:
+        for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
-                    with contextlib.suppress(psutil.Error):
-                        kind = _kind(process.cmdline())
-                        sizes[kind] = sizes.get(kind, 0) + process.memory_info().rss
+                kind = _kind(process.cmdline())
+                sizes[kind] = sizes.get(kind, 0) + process.memory_info().rss
         return sizes
 
 
 def _kind(words: Sequence[str]) -> str:
-    line = " ".join(words)
-    kinds = {"trainer.serve": "server", "-m trainer": "trainer", "llama-server": "server", "proxy.cli": "rlproxy"}
-    return next((kind for part, kind in kinds.items() if part in line), "server" if "ollama" in line else "other")
+    line = " ".join(words).lower()
+    kinds = {
+        "trainer.serve": "server", "-m trainer": "trainer", "llama-server": "server", "proxy.cli": "rlproxy",
+        "ollama": "server", "vllm": "server",
+    }  # fmt: skip
+    return next((kind for part, kind in kinds.items() if part in line), "other")
 
 
 def folder_bytes(*folders: Path) -> int:
@@ -152,15 +166,16 @@ def folder_bytes(*folders: Path) -> int:
 
 
 @contextlib.asynccontextmanager
-async def server_of(
-    name: str, folder: Path, gguf: Path
-) -> AsyncIterator[tuple[OllamaServer | None, dict[str, str], str]]:
-    """A server, the settings of rlproxy for it, and its full name."""
+async def server_of(name: str, folder: Path, weights: Path, gguf: Path) -> AsyncIterator[tuple[dict[str, str], str]]:
+    """The settings of rlproxy for a server, and the server's full name. It runs inside the block."""
     if name == "built-in":
-        yield None, {"KIND": "builtin"}, name
+        yield {"KIND": "builtin"}, name
     elif name == "llama-server":
-        command = f"{LLAMA} -m {gguf} --alias {MODEL} {OPTIONS}"
-        yield None, {"KIND": "llamacpp", "COMMAND": command}, name
+        yield {"KIND": "llamacpp", "COMMAND": f"{LLAMA} -m {gguf} --alias {MODEL} {OPTIONS}"}, name
+    elif name == "vLLM":
+        command = [str(VLLM), "serve", str(weights), "--served-model-name", MODEL, *VLLM_OPTIONS.split()]
+        async with running(command, folder / "vllm.log", VLLM_ENVIRONMENT) as url:
+            yield {"KIND": "vllm", "URL": url}, "vLLM on a CPU"
     else:
         binary = next(path for path in binaries() if name in ("ollama", f"ollama {path.parent.parent.name}"))
         version = await asyncio.to_thread(version_of, binary)
@@ -168,16 +183,16 @@ async def server_of(
         server = OllamaServer(binary, folder / "ollama")
         await server.start()
         try:
-            await server.create(MODEL, "PARAMETER num_ctx 4096", *template_lines(version), gguf=gguf)
-            settings = {"KIND": "ollama", "URL": server.url, "MODELS_DIR": str(server.models)}
-            yield server, settings, f"ollama {version}"
+            await server.create(MODEL, "PARAMETER num_ctx 4096", *template_lines(version, weights.name), gguf=gguf)
+            yield {"KIND": "ollama", "URL": server.url, "MODELS_DIR": str(server.models)}, f"ollama {version}"
         finally:
             await server.stop()
 
 
-def template_lines(version: str) -> list[str]:
-    """An old Ollama finds no template by likeness for this model, and asks it without one."""
-    return [f'TEMPLATE """{CHATML_WITH_TOOLS}"""'] if version.startswith("0.9.") else []
+def template_lines(version: str, model: str) -> list[str]:
+    """An old Ollama finds no template by likeness for these models, and asks them without one."""
+    template = CHATML_WITH_TOOLS.replace("SYSTEM_TEXT", SYSTEM_TEXTS[model])
+    return [f'TEMPLATE """{template}"""'] if version.startswith("0.9.") else []
 
 
 async def run_of(served: Serving, after: int) -> dict[str, Any]:
@@ -198,7 +213,6 @@ async def run_of(served: Serving, after: int) -> dict[str, Any]:
 async def one(
     arguments: argparse.Namespace,
     folder: Path,
-    server: OllamaServer | None,
     settings: dict[str, str],
     save: Callable[[dict[str, Any]], None],
 ) -> None:
@@ -206,6 +220,7 @@ async def one(
     texts = read_prompts()
     prompts = random.Random(arguments.seed).sample(texts["rate"], arguments.ratings * arguments.rounds)
     held = texts["held-out"][: arguments.held_out]
+    has_tools = "tools" in (arguments.weights / "chat_template.jinja").read_text()
     home = folder / "home"
     served = Serving(
         home, arguments.weights, "--model", MODEL,
@@ -215,14 +230,15 @@ async def one(
     await served.start()
     record: dict[str, Any] = {"ratings_a_round": arguments.ratings, "rounds": [], "held_out": arguments.held_out}
     try:
-        memory = Memory(served, server)
+        memory = Memory()
         watching = asyncio.create_task(memory.watch())
         person = Person(served.http, arguments.tokens)
         record["base"] = await person.held_out(held, "@base")
         print("base", record["base"]["liked"], flush=True)
         for number in range(arguments.rounds):
             asked = prompts[number * arguments.ratings : (number + 1) * arguments.ratings]
-            record["rounds"].append(found := await one_round(served, person, asked, number, folder))
+            found = await one_round(served, person, asked, number, folder, has_tools=has_tools)
+            record["rounds"].append(found)
             status = found.pop("status")
             live = status["live"]
             if live:
@@ -240,12 +256,12 @@ async def one(
 
 
 async def one_round(
-    served: Serving, person: Person, prompts: Sequence[str], number: int, folder: Path
+    served: Serving, person: Person, prompts: Sequence[str], number: int, folder: Path, *, has_tools: bool
 ) -> dict[str, Any]:
     """Questions, ratings, and the run that they start."""
     before = await served.status()
     start = time.monotonic()
-    plain = len(prompts) * 2 // 3
+    plain = len(prompts) * 2 // 3 if has_tools else len(prompts)
     answers = [await person.ask(number * 100 + n, prompt, with_tool=n >= plain) for n, prompt in enumerate(prompts)]
     asked_s = time.monotonic() - start
     for answer in answers[:-1]:
@@ -298,7 +314,9 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--gguf", type=Path, required=True)
-    parser.add_argument("--servers", nargs="+", required=True, help="built-in, llama-server, ollama or 'ollama FOLDER'")
+    parser.add_argument(
+        "--servers", nargs="+", required=True, help="built-in, llama-server, vLLM, ollama or 'ollama FOLDER'"
+    )
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--ratings", type=int, default=12, help="a round")
     parser.add_argument("--held-out", type=int, default=12)
@@ -308,10 +326,10 @@ async def main() -> None:
     for name in arguments.servers:
         about = circumstances()
         with tempfile.TemporaryDirectory(prefix="whole-loop-") as work:
-            async with server_of(name, Path(work), arguments.gguf) as (server, settings, full_name):
+            async with server_of(name, Path(work), arguments.weights, arguments.gguf) as (settings, full_name):
                 print(full_name, flush=True)
                 save = partial(keep, full_name, arguments.weights.name, about)
-                await one(arguments, Path(work), server, settings, save)
+                await one(arguments, Path(work), settings, save)
 
 
 if __name__ == "__main__":

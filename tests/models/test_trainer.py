@@ -53,7 +53,7 @@ def test_a_whole_run_of_each_kind(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", tiny.SEEING)
 def test_a_whole_run_of_a_model_that_also_sees(kind: str, tmp_path: Path) -> None:
     """Its adapter has the names of the whole model's files, whichever class the trainer loads."""
-    model = tiny.make_seeing(kind, tmp_path / "model", vocabulary=259)
+    model = tiny.make(kind, tmp_path / "model", vocabulary=259)
     result = ran(model, tmp_path, "gguf")
     assert result["status"] == "passed", result["reason"]
     adapter = Path(result["adapter"])

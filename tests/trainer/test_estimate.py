@@ -15,6 +15,7 @@ from scripts.models import tiny as kinds
 from tests.harness import tiny
 from trainer import estimate
 from trainer.estimate import EstimateRequest, Hardware
+from trainer.policy import footprint, torch_speed
 from trainer.policy.footprint import GB, Workload
 
 RAM = 64 * GB
@@ -133,3 +134,28 @@ def test_time_grows_with_ratings_tokens_and_parameters(configs: dict[str, Path],
     on_cpu = estimate.of(tiny.make_model(tmp_path), EstimateRequest("builtin", Hardware(None, RAM), TYPICAL))
     duration = estimate.duration(on_cpu, 1)
     assert duration is not None and duration.is_measured and duration.seconds >= estimate.START_S
+
+
+def test_time_beside_what_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight programs and the run's own thread share two cores: 4.5 times as long."""
+    plan = estimate.of(tiny.make_model(tmp_path), EstimateRequest("builtin", Hardware(None, RAM), TYPICAL))
+    monkeypatch.setattr(torch_speed, "measure", lambda: torch_speed.Speed(1e9, 1e9, 1e9))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (8.0, 1.0, 1.0))
+    busy = estimate.duration(plan, 1)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 1.0, 1.0))
+    quiet = estimate.duration(plan, 1)
+    assert busy is not None and quiet is not None
+    assert busy.seconds == quiet.seconds == quiet.seconds_now and busy.seconds_now == pytest.approx(4.5 * busy.seconds)
+    monkeypatch.delattr("os.getloadavg")  # as on Windows
+    unknown = estimate.duration(plan, 1)
+    assert unknown is not None and unknown.seconds_now is None
+
+
+def test_a_run_takes_longer_than_its_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = estimate.of(tiny.make_model(tmp_path), EstimateRequest("builtin", Hardware(None, RAM), TYPICAL))
+    monkeypatch.setattr(torch_speed, "measure", lambda: torch_speed.Speed(1e9, 1e9, 1e9))
+    work = footprint.run_work(plan.shape, TYPICAL, recomputes=False)
+    products = (work.scoring + work.steps + work.writing) / 1e9
+    duration = estimate.duration(plan, 1)
+    assert duration is not None and duration.seconds == pytest.approx(estimate.START_S + products / 0.4)

@@ -149,9 +149,10 @@ def _from_config(config: dict[str, Any], file: Path, *, has_weights: bool) -> Mo
         )
     import torch
     import transformers
-    from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.pytorch_utils import Conv1D
+
+    from trainer.formats import model_class
 
     kind = config["model_type"]
     if kind not in CONFIG_MAPPING:
@@ -162,7 +163,7 @@ def _from_config(config: dict[str, Any], file: Path, *, has_weights: bool) -> Mo
     values = {name: value for name, value in config.items() if name != "quantization_config"}
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind].from_dict(values))
+            model = model_class.of_kind(kind).from_config(CONFIG_MAPPING[kind].from_dict(values))
         head = model.get_output_embeddings()
         linears = {
             name: (module.nf, module.nx) if isinstance(module, Conv1D) else tuple(module.weight.shape)

@@ -33,7 +33,7 @@ IN_WORDS: Final[dict[ServerFormat, str]] = {
 def wearable_layers(config: dict[str, Any], server_format: ServerFormat) -> Callable[[str], bool]:
     """Tell of a linear layer, by its name in the model, whether a server can wear a LoRA there. Raises AdapterError for
     a kind of model whose adapters it does not load."""
-    kind = str(config.get("model_type"))
+    kind = _kind_of(config)
     if server_format not in ("gguf", "merged"):
         return _listed_layers(kind, server_format)
     if find_spec("gguf") is None:
@@ -48,6 +48,12 @@ def wearable_layers(config: dict[str, Any], server_format: ServerFormat) -> Call
     text = {**config, **(config.get("text_config") or {})}
     layers, merged = int(text["num_hidden_layers"]), server_format == "merged"
     return lambda name: architectures.find_tensor(name, architecture, layers, merged=merged) is not None
+
+
+def _kind_of(config: dict[str, Any]) -> str:
+    """The `model_type`. Mistral Small 4 is a `mistral3`, too, but servers run its text part as a kind of its own."""
+    text_kind = (config.get("text_config") or {}).get("model_type")
+    return text_kind if text_kind == "mistral4" else str(config.get("model_type"))
 
 
 def _listed_layers(kind: str, server_format: ServerFormat) -> Callable[[str], bool]:

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import BitsAndBytesConfig
 
-from trainer.formats import model_code
+from trainer.formats import model_class, model_code
 from trainer.io.run_folder import Compute, RunError
 from trainer.policy.footprint import WIDE
 
@@ -42,7 +42,7 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
     if in_4bit:
         causal = _in_4bit(weights, device, compute)
     else:
-        causal = AutoModelForCausalLM.from_pretrained(weights, dtype=compute, **model_code.options(weights))
+        causal = model_class.of(weights).from_pretrained(weights, dtype=compute, **model_code.options(weights))
         causal = causal.to(device)
     drop_nothing(causal)
     if getattr(causal.config, "attention_dropout", 0):
@@ -120,7 +120,7 @@ def _in_4bit(weights: Path, device: str, compute: torch.dtype) -> Any:
     )
     # Not peft's prepare_model_for_kbit_training: it makes embeddings and norms fp32, which needs memory for nothing
     # (norms compute in fp32 anyway), and turns recomputation on, which footprint decides. peft freezes the base.
-    return AutoModelForCausalLM.from_pretrained(
+    return model_class.of(weights).from_pretrained(
         weights,
         dtype=compute,
         quantization_config=quantised,

@@ -133,14 +133,17 @@ def load_model(weights: Weights, threads: int) -> tuple[Any, Any]:
     """Model and tokenizer in fp32, as the trainer has them on a CPU. Where it computes in bf16 (a GPU), what that
     rounds is noise between the two, by which the band is widened (acceptance)."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from transformers.utils import logging as transformers_logging
+
+    from trainer.formats import model_class
 
     torch.set_num_threads(threads)
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(weights.path, dtype=torch.float32, **model_code.options(weights.path))
+    options = model_code.options(weights.path)
+    model = model_class.of(weights.path).from_pretrained(weights.path, dtype=torch.float32, **options)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return model, AutoTokenizer.from_pretrained(weights.path, **model_code.options(weights.path))
+    return model, AutoTokenizer.from_pretrained(weights.path, **options)
 
 
 def _is_loopback(host: str) -> bool:

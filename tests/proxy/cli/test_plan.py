@@ -67,6 +67,16 @@ def test_a_plan_for_programs(tmp_path: Path) -> None:
     assert next(version["form"] for version in answer["versions"]) == "a PEFT adapter"
 
 
+def test_the_time_says_on_which_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = str(tiny.make_model(tmp_path / "model"))
+    monkeypatch.setattr("os.getloadavg", lambda: (100.0, 1.0, 1.0))
+    _, busy = run(tmp_path, folder, "--gpu-gb", "0")
+    assert "on a quiet machine, by what this processor multiplies a second. Beside what runs here now it takes" in busy
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 1.0, 1.0))
+    _, quiet = run(tmp_path, folder, "--gpu-gb", "0")
+    assert "on a quiet machine, by what this processor multiplies a second." in quiet and "Beside" not in quiet
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [

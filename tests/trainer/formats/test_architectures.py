@@ -82,3 +82,17 @@ def test_a_server_of_other_files_wears_every_layer():
 def test_a_kind_that_nobody_has_tried_is_refused_in_words(server_format):
     with pytest.raises(AdapterError, match=r"is a unheard_of.*docs/reference/models\.md.*vLLM"):
         server_layers.wearable_layers({"model_type": "unheard_of"}, server_format)
+
+
+@pytest.mark.parametrize("text_kind", ["ministral3", "mistral"])
+def test_the_mistral_3_models_that_also_see_learn_in_llama_cpp(text_kind):
+    config = {"model_type": "mistral3", "text_config": {"model_type": text_kind, "num_hidden_layers": 1}}
+    is_wearable = server_layers.wearable_layers(config, "gguf")
+    assert is_wearable("model.language_model.layers.0.self_attn.q_proj")
+    assert not is_wearable("model.vision_tower.transformer.layers.0.attention.q_proj")
+
+
+def test_mistral_small_4_is_refused_though_its_files_say_mistral3():
+    config = {"model_type": "mistral3", "text_config": {"model_type": "mistral4", "num_hidden_layers": 1}}
+    with pytest.raises(AdapterError, match="is a mistral4"):
+        server_layers.wearable_layers(config, "gguf")
