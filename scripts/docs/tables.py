@@ -42,6 +42,7 @@ PAGES = (
     "docs/lab/models.md",
     "docs/lab/languages.md",
     "docs/lab/experiments.md",
+    "docs/lab/checks.md",
     "docs/lab/sizes.md",
     "docs/reference/models.md",
     "docs/lab/operations.md",
