@@ -2,9 +2,9 @@
 
 Owns the queue of answers, the keys and what is drawn. It shows the oldest answer that nobody has rated, and moves on
 only when a key says so. An answer that ends meanwhile waits behind it, so a key never rates what was not on the screen.
-What waits is noted, so that the next panel goes on with it; after a kill with what came meanwhile, too. Side turns never come here, nor a turn that
-calls tools: the agent goes on after it. It is a client like any other: it looks each second, and rates over
-`/v1/feedback`.
+What waits is noted, so that the next panel goes on with it; after a kill with what came meanwhile, too. Side turns
+never come here, nor a turn that calls tools: the agent goes on after it. It is a client like any other: it looks each
+second, and rates over `/v1/feedback`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TextIO
 from urllib.parse import urlencode
 
 from rich.console import Console, Group, RenderableType
@@ -42,7 +42,9 @@ EVERY_S: Final = 1.0
 STATUS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 0.3  # after a new answer is shown: a key that was meant for the one before
 AT_ONCE: Final = 50  # answers looked at each time
-LOCK: Final = "watch.lock"
+LOCK: Final = "watch.lock"  # held by a panel; else when one was opened last
+LOCK_S: Final = 1.0
+OPENING_S: Final = 20  # for Python to start on a busy machine
 SKIPPED: Final = "watch.skipped"  # a line for each id
 WAITING: Final = "watch.waiting"  # the newest answer that a panel saw, then what waited on it
 MOST_SKIPPED: Final = 1000
@@ -68,9 +70,9 @@ class EarlierPanel(NamedTuple):
 class AnswerQueue:
     """Finished main answers without a rating, oldest first."""
 
-    def __init__(self, rater: str | None = None, earlier: EarlierPanel = EarlierPanel()) -> None:
+    def __init__(self, rater: str | None = None, earlier: EarlierPanel | None = None) -> None:
         self._rater = rater
-        self._earlier = earlier
+        self._earlier = earlier or EarlierPanel()
         self.newest = ""  # the last answer that ended
         self._answers: list[dict[str, Any]] = []
         self._passed: set[str] = set()  # rated or skipped here
@@ -408,8 +410,9 @@ def single_panel(home: Path) -> Iterator[None]:
         yield
         return
     with open(home / LOCK, "w", encoding="ascii") as lock:
-        with suppress(OSError):  # another one is open, too
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end = time.monotonic() + LOCK_S
+        while not _is_locked_by_us(lock) and time.monotonic() < end:  # another one is open, or `open_below` looks
+            time.sleep(0.05)
         yield
 
 
@@ -418,12 +421,37 @@ def open_below(settings: Settings) -> str:
     pane = os.environ.get("TMUX_PANE")
     if not os.environ.get("TMUX") or pane is None:
         return "no tmux is here, so no panel was opened; run `rlproxy watch` in another terminal"
-    if _is_open(settings.home):
+    if not _take_turn(settings.home):
         return "the panel is open already"
     command = [*_program(), "watch", "--home", str(settings.home)]
     split = ["tmux", "split-window", "-d", "-v", "-l", str(_panel_rows(pane)), "-t", pane, shlex.join(command)]
     outcome = subprocess.run(split, capture_output=True, text=True)
     return outcome.stderr.strip() or "the panel is open below"
+
+
+def _take_turn(home: Path) -> bool:
+    """Tell if no panel is open, and none was opened so shortly that it may still be starting: two replies come within
+    that time. Notes the time of this one."""
+    if not home.is_dir():
+        return True
+    with open(home / LOCK, "a+", encoding="ascii") as lock:
+        if not _is_locked_by_us(lock):
+            return False
+        lock.seek(0)
+        opened = lock.read().strip()
+        if opened.isdecimal() and 0 <= time.time() - int(opened) < OPENING_S:
+            return False
+        lock.truncate(0)
+        lock.write(str(int(time.time())))
+    return True
+
+
+def _is_locked_by_us(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _panel_rows(pane: str) -> int:
@@ -433,17 +461,6 @@ def _panel_rows(pane: str) -> int:
     ).stdout.strip()
     remaining = int(int(height) * (1 - AGENT_SHARE)) if height.isdecimal() else PANEL_ROWS
     return min(max(remaining, LEAST_ROWS), PANEL_ROWS)
-
-
-def _is_open(home: Path) -> bool:
-    try:
-        with open(home / LOCK, encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _program() -> list[str]:

@@ -55,7 +55,7 @@ class Model:
     def reply(self, body: dict[str, Any]) -> str:
         task, number = self._task(body)
         if task == "question":
-            return f"Answer {number}." + "".join(f"\nLine {line} of it." for line in range(int(number) % 7))
+            return f"Answer {number}." + "".join(f"\nLine {line} of {number}." for line in range(int(number) % 7))
         return {"errand": f"Errand done {number}.", "notice": f"Noted {number}."}.get(task, "On the side.")
 
     def call(self, body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -101,8 +101,8 @@ class Person:
         self.steps: list[str] = []
 
     async def ask(self) -> list[str]:
-        """Returns the numbers of the answers, once the agent shows them. An errand brings a second one: its agent is told
-        of the end."""
+        """Returns the numbers of the answers, once the agent shows them. An errand brings a second one: that it has
+        ended is told to the model."""
         number, kind = str(self._next), KINDS[self._next % len(KINDS)]
         self._next += 1
         await self.type(f"question {number} {kind}")
@@ -168,6 +168,18 @@ class Person:
         raise AssertionError(f"the panel stayed at {self._shown}:\n{screen}\nAbove it:\n{upper}")
 
 
+async def hooks_ended(home: Path) -> None:
+    """On a busy machine a hook takes seconds to see whether a panel is open; it would open one beside ssh's."""
+
+    def running() -> bool:
+        commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+        return any("--open" in command and str(home) in command for command in commands)
+
+    async with asyncio.timeout(SHOWN_S):
+        while running():
+            await asyncio.sleep(0.1)
+
+
 def end_panel(home: Path) -> None:
     """As a power cut would: every process of the panel, also one that ssh runs."""
     for process in psutil.process_iter(["cmdline"]):
@@ -192,24 +204,30 @@ async def act(step: str, person: Person, terminal: Tmux, agent: Agent, sshd: Ssh
             while sum(row["turn"] == "side" and row["status"] == "done" for row in await agent.rows()) == sides:
                 await asyncio.sleep(0.2)
     elif step == "kill -9":
+        pane = await person.panel()
         end_panel(home)
-        await alone(terminal)
+        await gone(terminal, pane)
     elif step == "over ssh":
-        await terminal.keys("q", pane=await person.panel())
-        await alone(terminal)
+        await hooks_ended(home)
+        pane = await person.panel()
+        await terminal.keys("q", pane=pane)
+        await gone(terminal, pane)
         remote = shlex.join([str(sshd.python), "-m", "proxy.cli", "watch", "--home", str(home)])
         ssh = ["ssh", "-tt", *sshd.options(), "-p", str(sshd.port), f"{sshd.user}@127.0.0.1", remote]
         await terminal.split(shlex.join(ssh), rows=10)
-        await person.panel()
+        await terminal.expect("q quit", pane=await person.panel())
+        assert len(await terminal.panes()) == 2
     elif step == "ssh cut":
+        pane = await person.panel()
         sshd.stop()
-        await alone(terminal)
+        await gone(terminal, pane)
         sshd.start()
 
 
-async def alone(terminal: Tmux) -> None:
+async def gone(terminal: Tmux, pane: str) -> None:
+    """A hook that is still under way may have opened another one by then."""
     async with asyncio.timeout(SHOWN_S):
-        while len(await terminal.panes()) > 1:
+        while pane in await terminal.panes():
             await asyncio.sleep(0.1)
 
 

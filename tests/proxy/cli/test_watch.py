@@ -243,6 +243,27 @@ async def test_a_small_pane_shows_the_answer_first(cli: Proxy, tmp_path: Path) -
             await terminal.expect("1 waits · ", "\nline 0 of it\n", "1 good  2 bad")
 
 
+@pytest.mark.skipif(not installed(), reason=MISSING)
+async def test_two_replies_at_once_open_one_panel(cli: Proxy, tmp_path: Path) -> None:
+    """The second hook looks while the first one's panel is still starting; after a kill there is one again."""
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    hook = f"{sys.executable} -m proxy.cli watch --open --home {cli.home}"
+    async with Tmux({**env, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}, columns=80, lines=24) as terminal:
+        (upper,) = await terminal.panes()
+        await terminal.line(f"{hook} & {hook}; wait", pane=upper)
+        await terminal.expect("the panel is open below", "the panel is open already", pane=upper)
+        _, panel = await terminal.panes()
+        assert len((await terminal.expect("none waits", pane=panel)).splitlines()) <= 9, (
+            "the agent keeps the larger part"
+        )
+        await terminal.keys("q", pane=panel)
+        async with asyncio.timeout(SHOWN_S):
+            while panel in await terminal.panes():
+                await asyncio.sleep(0.1)
+        await terminal.line(f"clear; {hook}", pane=upper)
+        await terminal.expect("the panel is open below", pane=upper)
+
+
 async def test_for_programs_it_prints_lines_and_it_needs_a_terminal_otherwise(cli: Proxy) -> None:
     code, _, err = await rlproxy(cli.home, "watch")
     assert code == 2 and "draws on a terminal" in err
