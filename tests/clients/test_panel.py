@@ -107,11 +107,21 @@ class Person:
         self._next += 1
         await self.type(f"question {number} {kind}")
         if kind != "with an errand" or not self._errands:
-            await self._terminal.expect(f" {number}.", pane=self._upper)
+            await self._answered(f" {number}.")
             return [number]
         notice = f"2{number[1:]}"  # it may have moved the first one off the screen
-        await self._terminal.expect(f"Noted {notice}.", pane=self._upper)
+        await self._answered(f"Noted {notice}.")
         return [number, notice]
+
+    async def _answered(self, text: str) -> None:
+        """Until the agent shows this. A busy agent may have taken the Enter for a part of a paste: a person presses it
+        again."""
+        for _ in range(4):
+            with suppress(AssertionError):
+                await self._terminal.expect(text, pane=self._upper, limit_s=20)
+                return
+            await self._terminal.keys("Enter", pane=self._upper)
+        await self._terminal.expect(text, pane=self._upper)
 
     async def type(self, text: str) -> None:
         """The Enter comes apart: an agent takes what comes in one piece for a paste."""
@@ -284,6 +294,7 @@ async def counted(agent: Agent, person: Person) -> dict[str, Any]:
         "main_turns": sum(row["turn"] == "main" for row in rows),
         "side_turns": sum(row["turn"] == "side" for row in rows),
         "steps": person.steps,
+        "asked_elsewhere": sorted({line.partition(" HTTP")[0] for line in agent.dead_end.wanted}),
     }  # fmt: skip
 
 
@@ -311,7 +322,7 @@ async def test_below_claude_code(backend: FakeBackend, tmp_path: Path, sshd: Ssh
     claude = Agent(program(name, "claude"), tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET)
     trusted = {str(claude.work): {"hasTrustDialogAccepted": True}}
     (claude.home / ".claude.json").write_text(json.dumps({"hasCompletedOnboarding": True, "projects": trusted}))
-    async with beside(claude, "claude-code"):
+    async with beside(claude, "claude-code", asks_home=True):
         await claude.connect("claude-code", "--panel")
         async with running(claude, "--permission-mode", "default", "--allowedTools", "Bash", "Agent") as (
             terminal,
@@ -325,7 +336,7 @@ async def test_below_codex(backend: FakeBackend, tmp_path: Path, sshd: Sshd) -> 
     name = "@openai/codex"
     Model(backend, ("exec_command", "cmd"), errands=False)
     codex = Agent(program(name, "codex"), tmp_path, over(backend, tmp_path))
-    async with beside(codex, "codex"):
+    async with beside(codex, "codex", asks_home=True):
         await codex.connect("codex", "--panel")
         config = codex.home / ".codex/config.toml"
         config.write_text(f'{config.read_text()}\n[projects."{codex.work}"]\ntrust_level = "trusted"\n')

@@ -58,11 +58,11 @@ class Tmux:
         shown = await self._tmux("capture-pane", "-p", "-J", *_target(pane))
         return "\n".join(line.rstrip() for line in shown.splitlines()).rstrip()
 
-    async def expect(self, *texts: str, pane: str = "") -> str:
+    async def expect(self, *texts: str, pane: str = "", limit_s: float = SHOWN_S) -> str:
         """Wait until all of these are on the screen; returns it."""
         shown = ""
         try:
-            async with asyncio.timeout(SHOWN_S):
+            async with asyncio.timeout(limit_s):
                 while not all(text in shown for text in texts):
                     await asyncio.sleep(0.05)
                     shown = await self.screen(pane)
