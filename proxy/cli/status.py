@@ -108,7 +108,8 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
     if untrainable := ratings["untrainable"]:
         unusable += f", {sum(untrainable.values())} never train ({', '.join(map(in_words, untrainable))})"
     kinds = f"{ratings['good']} good, {ratings['bad']} bad"
-    progress = f"{ratings['fresh']} of the {ratings['needed']} that start a run"
+    _, _, pace = ratings["line"].partition(", ")  # about when that is
+    progress = f"{ratings['fresh']} of the {ratings['needed']} that start a run{', ' if pace else ''}{pace}"
     if _never_trains(s):
         progress = f"{ratings['fresh']} that no run has used"
     rows: list[Row] = [("ratings", f"{progress}: {kinds}{unusable}", "")]

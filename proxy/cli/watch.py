@@ -2,7 +2,9 @@
 
 Owns the queue of answers, the keys and what is drawn. It shows the oldest answer that nobody has rated, and moves on
 only when a key says so. An answer that ends meanwhile waits behind it, so a key never rates what was not on the screen.
-Side turns never come here. It is a client like any other: it looks each second, and rates over `/v1/feedback`.
+What waits is noted, so that the next panel goes on with it; after a kill with what came meanwhile, too. Side turns
+never come here, nor a turn that calls tools: the agent goes on after it. It is a client like any other: it looks each
+second, and rates over `/v1/feedback`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ import termios
 import time
 import tty
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TextIO
 from urllib.parse import urlencode
 
 from rich.console import Console, Group, RenderableType
@@ -40,21 +42,38 @@ EVERY_S: Final = 1.0
 STATUS_EVERY_S: Final = 10.0
 SETTLE_S: Final = 0.3  # after a new answer is shown: a key that was meant for the one before
 AT_ONCE: Final = 50  # answers looked at each time
-LOCK: Final = "watch.lock"
+LOCK: Final = "watch.lock"  # held by a panel; else when one was opened last
+LOCK_S: Final = 1.0
+OPENING_S: Final = 20  # for Python to start on a busy machine
 SKIPPED: Final = "watch.skipped"  # a line for each id
+WAITING: Final = "watch.waiting"  # the newest answer that a panel saw, then what waited on it
 MOST_SKIPPED: Final = 1000
+WAITING_S: Final = 3600.0  # a panel that is opened later begins with the newest answer alone
 PANEL_ROWS: Final = 14
+LEAST_ROWS: Final = 8
+SMALL_ROWS: Final = 3  # for an answer: with fewer, other lines give way
+AGENT_SHARE: Final = 0.6  # of the pane that the panel is opened below
+CALLS: Final = ("tool_calls", "function_call")  # finish reasons
 KEYS: Final = "1 good  2 bad  3 skip  c comment  f fix  u undo  ←→ others  q quit"
 ARROWS: Final = {b"\x1b[D": "left", b"\x1b[C": "right", b"\x1bOD": "left", b"\x1bOC": "right"}
 
 Word = Literal["good", "bad"]
 
 
+class EarlierPanel(NamedTuple):
+    """What the panel before this one has left. Of one that was closed with q no newest answer is known."""
+
+    newest: str = ""  # id of the last answer that it saw
+    waiting: Sequence[str] = ()
+
+
 class AnswerQueue:
     """Finished main answers without a rating, oldest first."""
 
-    def __init__(self, rater: str | None = None) -> None:
+    def __init__(self, rater: str | None = None, earlier: EarlierPanel | None = None) -> None:
         self._rater = rater
+        self._earlier = earlier or EarlierPanel()
+        self.newest = ""  # the last answer that ended
         self._answers: list[dict[str, Any]] = []
         self._passed: set[str] = set()  # rated or skipped here
         self._is_first_look = True
@@ -69,20 +88,28 @@ class AnswerQueue:
         return len(self._answers)
 
     @property
+    def ids(self) -> list[str]:
+        return [answer["id"] for answer in self._answers]
+
+    @property
     def place(self) -> int:
         """The position of the current answer, from 1."""
         return self._position + 1
 
     def update(self, newest_first: Sequence[dict[str, Any]]) -> None:
-        """The first look takes only the newest answer: the one that the person has before them."""
+        """The first look takes what waited before, what ended since a panel was killed, and the newest answer: the one
+        that the person has before them."""
         by_id = {answer["id"]: answer for answer in newest_first}
         waiting = [by_id.get(answer["id"], answer) for answer in self._answers]
         self._keep([answer for answer in waiting if not self._is_rated(answer)])
-        ended = [answer for answer in newest_first if answer["status"] == "done" and answer["turn"] == "main"]
+        ended = [answer for answer in newest_first if _is_final(answer)]
+        ended_ids = [answer["id"] for answer in ended]
         if self._is_first_look:
-            self._passed = {answer["id"] for answer in ended[1:]}
+            new_count = ended_ids.index(self._earlier.newest) if self._earlier.newest in ended_ids else 1
+            self._passed = {*ended_ids[max(new_count, 1) :]} - {*self._earlier.waiting}
             self._is_first_look = False
-        ids = {answer["id"] for answer in self._answers} | self._passed
+        self.newest = ended_ids[0] if ended_ids else ""
+        ids = {*self.ids, *self._passed}
         for answer in reversed(ended):
             if answer["id"] not in ids and not self._is_rated(answer):
                 self._answers.append(answer)
@@ -112,6 +139,11 @@ class AnswerQueue:
         return rated_as(answer, self._rater) != ""
 
 
+def _is_final(answer: dict[str, Any]) -> bool:
+    """A main answer has ended, and its agent does not go on by itself."""
+    return answer["status"] == "done" and answer["turn"] == "main" and answer["finish_reason"] not in CALLS
+
+
 class GivenRating(NamedTuple):
     id: str
     word: str
@@ -125,7 +157,8 @@ class Panel:
         self._home = home
         self._rater = rater
         self._query = urlencode({"limit": AT_ONCE, "turn": "main", **({"session": session} if session else {})})
-        self._queue = AnswerQueue(rater)
+        self._noted = read_earlier(home)
+        self._queue = AnswerQueue(rater, self._noted)
         self._ratings: list[GivenRating] = []
         self._line = ""  # what the last key did
         self._problem = ""
@@ -141,12 +174,21 @@ class Panel:
         with _keys_at_once(), Live(console=terminal, screen=True, auto_refresh=False) as live:
             while True:
                 self._look()
+                self._note_waiting()
                 live.update(self._drawn(terminal), refresh=True)
                 key = _read_key(EVERY_S)
                 if key == "q":
+                    self._note_waiting(closed=True)
                     return
                 if key:
                     self._act(key, live)
+                    self._note_waiting()
+
+    def _note_waiting(self, *, closed: bool = False) -> None:
+        state = EarlierPanel("" if closed else self._queue.newest, self._queue.ids)
+        if state != self._noted:
+            self._noted = state
+            _note(self._home, WAITING, [state.newest, *state.waiting])
 
     # Looking
 
@@ -231,15 +273,19 @@ class Panel:
         answer = self._queue.current
         if (id := answer["id"] if answer else None) != self._shown_id:
             self._shown_id, self._change_s = id, time.monotonic()
-        head = Text(self._progress, style="dim", no_wrap=True, overflow="ellipsis")
+        head = [Text(self._progress, style="dim", no_wrap=True, overflow="ellipsis")]
         foot = [Text(line, style="bold", no_wrap=True, overflow="ellipsis") for line in (self._line,) if line]
         foot += [Text(self._problem, style="red")] if self._problem else []
         foot.append(Text(KEYS, style="dim"))
         if answer is None:
-            return Group(head, Text("\nEach finished answer comes here; none waits.\n"), *foot)
-        rows = max(terminal.height - 5 - sum(len(line.wrap(terminal, terminal.width)) for line in foot), 1)
+            return Group(*head, Text("\nEach finished answer comes here; none waits.\n"), *foot)
         place = f"{self._queue.place} of {self._queue.count}" if self._queue.count > 1 else "1 waits"
-        return Group(head, _title(answer, place), _cut(terminal, text_or_error(answer), rows), Text(), *foot)
+        rows = terminal.height - 2 - sum(len(line.wrap(terminal, terminal.width)) for line in foot)
+        if rows < SMALL_ROWS:  # the answer comes first
+            head, rows = [], rows + 1
+        gap = [Text()] if rows > SMALL_ROWS else []
+        text = _cut(terminal, text_or_error(answer), max(rows - len(gap), 1))
+        return Group(*head, _title(answer, place), text, *gap, *foot)
 
 
 def text_or_error(answer: dict[str, Any]) -> str:
@@ -268,10 +314,10 @@ def _title(answer: dict[str, Any], place: str) -> Text:
 
 
 def _cut(terminal: Console, text: str, rows: int) -> Text:
-    """Its first rows, and how many more there are."""
+    """Its first rows, and how many more there are. A single row is of the answer, whatever follows."""
     lines = Text(text).wrap(terminal, terminal.width)
-    if len(lines) <= rows:
-        return Text("\n").join(lines)
+    if len(lines) <= rows or rows == 1:
+        return Text("\n").join(lines[:rows])
     return Text("\n").join([*lines[: rows - 1], Text(f"… {some(len(lines) - rows + 1, 'more line')}", style="dim")])
 
 
@@ -334,12 +380,27 @@ def read_skipped(home: Path) -> list[str]:
 
 
 def note_skipped(home: Path, id: str) -> None:
-    """In the home of this machine: the newest MOST_SKIPPED of them."""
+    """The newest MOST_SKIPPED of them."""
+    _note(home, SKIPPED, [*(earlier_id for earlier_id in read_skipped(home) if earlier_id != id), id][-MOST_SKIPPED:])
+
+
+def read_earlier(home: Path) -> EarlierPanel:
+    """What the panel before has noted, where that was within WAITING_S."""
+    file = home / WAITING
+    try:
+        is_recent = time.time() - file.stat().st_mtime < WAITING_S
+        newest, *waiting = file.read_text(encoding="utf-8").splitlines() if is_recent else [""]
+    except FileNotFoundError:
+        return EarlierPanel()
+    return EarlierPanel(newest, waiting)
+
+
+def _note(home: Path, name: str, ids: Sequence[str]) -> None:
+    """In the home of this machine, if it has one."""
     if home.is_dir():
-        ids = [*(earlier_id for earlier_id in read_skipped(home) if earlier_id != id), id][-MOST_SKIPPED:]
-        half = home / f".{SKIPPED}"
+        half = home / f".{name}"
         half.write_text("\n".join(ids) + "\n", encoding="utf-8")
-        half.replace(home / SKIPPED)
+        half.replace(home / name)
 
 
 @contextmanager
@@ -349,8 +410,9 @@ def single_panel(home: Path) -> Iterator[None]:
         yield
         return
     with open(home / LOCK, "w", encoding="ascii") as lock:
-        with suppress(OSError):  # another one is open, too
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        end = time.monotonic() + LOCK_S
+        while not _is_locked_by_us(lock) and time.monotonic() < end:  # another one is open, or `open_below` looks
+            time.sleep(0.05)
         yield
 
 
@@ -359,23 +421,46 @@ def open_below(settings: Settings) -> str:
     pane = os.environ.get("TMUX_PANE")
     if not os.environ.get("TMUX") or pane is None:
         return "no tmux is here, so no panel was opened; run `rlproxy watch` in another terminal"
-    if _is_open(settings.home):
+    if not _take_turn(settings.home):
         return "the panel is open already"
     command = [*_program(), "watch", "--home", str(settings.home)]
-    split = ["tmux", "split-window", "-d", "-v", "-l", str(PANEL_ROWS), "-t", pane, shlex.join(command)]
+    split = ["tmux", "split-window", "-d", "-v", "-l", str(_panel_rows(pane)), "-t", pane, shlex.join(command)]
     outcome = subprocess.run(split, capture_output=True, text=True)
     return outcome.stderr.strip() or "the panel is open below"
 
 
-def _is_open(home: Path) -> bool:
-    try:
-        with open(home / LOCK, encoding="ascii") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
+def _take_turn(home: Path) -> bool:
+    """Tell if no panel is open, and none was opened so shortly that it may still be starting: two replies come within
+    that time. Notes the time of this one."""
+    if not home.is_dir():
         return True
-    return False
+    with open(home / LOCK, "a+", encoding="ascii") as lock:
+        if not _is_locked_by_us(lock):
+            return False
+        lock.seek(0)
+        opened = lock.read().strip()
+        if opened.isdecimal() and 0 <= time.time() - int(opened) < OPENING_S:
+            return False
+        lock.truncate(0)
+        lock.write(str(int(time.time())))
+    return True
+
+
+def _is_locked_by_us(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _panel_rows(pane: str) -> int:
+    """Of a small terminal the agent keeps the larger part."""
+    height = subprocess.run(
+        ["tmux", "display-message", "-p", "-t", pane, "#{pane_height}"], capture_output=True, text=True
+    ).stdout.strip()
+    remaining = int(int(height) * (1 - AGENT_SHARE)) if height.isdecimal() else PANEL_ROWS
+    return min(max(remaining, LEAST_ROWS), PANEL_ROWS)
 
 
 def _program() -> list[str]:

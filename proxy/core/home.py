@@ -22,7 +22,7 @@ FILES: Final = (
     "rlproxy.db", "rlproxy.db-*", "rlproxy.db.*", "rlproxy.revoked", "rlproxy.forgotten", "rlproxy.lock",
     "rlproxy.toml*", ".rlproxy.toml*", "serving.json", ".serving.json", "service.env", "lmstudio*.json",
     ".lmstudio*.json.tmp", "ollama.json", ".ollama.json.tmp", "home-mark.json", ".home-mark.json.tmp",
-    "watch.lock", "watch.skipped", ".watch.skipped",
+    "watch.lock", "watch.skipped", ".watch.skipped", "watch.waiting", ".watch.waiting",
 )  # fmt: skip
 SERVED: Final = ("adapters_out", "gguf", "mlx")  # what a server of another user may have to read
 

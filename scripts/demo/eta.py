@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from proxy.training.run_state import STAGES
 from scripts.bench.yielding import QUESTIONS
 from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
@@ -27,6 +29,7 @@ from trainer.formats.weights import resolve
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "eta.json"
 POLL_S = 1.0
+COMPUTING = [STAGES[stage] for stage in ("old", "train", "gate")]
 MOMENTS = (0.1, 0.25, 0.5, 0.75)  # of the run's time
 NO_RULE = {"RLPROXY_TRAIN__START_AT": "1000", "RLPROXY_TRAIN__NICE": "10", "RLPROXY_GATE__BASE_NLL_RISE": "100"}
 
@@ -42,14 +45,19 @@ async def one_run(serving: Serving, number: int, ratings: int) -> dict[str, Any]
         status = (await serving.status())["training"]
         if (stage := status["stage"]) is not None:
             samples.append({"t": round(time.monotonic() - start, 1), "stage": stage["stage"],
-                            "remaining_s": stage["remaining_s"], "core_share": stage["core_share"]})  # fmt: skip
+                            "remaining_s": stage["remaining_s"], "core_share": stage["core_share"],
+                            "says_busy": "the machine is busy" in stage["line"]})  # fmt: skip
         await asyncio.sleep(POLL_S)
     took = time.monotonic() - start
     last = (await serving.status())["last_run"]
+    computing = [s for s in samples if s["stage"] in COMPUTING]
     return {
         "run": last["id"], "status": last["status"], "seconds": round(took, 1), "retried": last["retried"],
         "stages": {key: value for key, value in (last["metrics"] or {}).items() if key.startswith("seconds_")},
-        "core_share": _median([s["core_share"] for s in samples if s["core_share"] is not None]),
+        "load": round(os.getloadavg()[1], 1),  # of five minutes
+        "core_share": _median([s["core_share"] for s in computing if s["core_share"] is not None]),
+        "least_core_share": min((s["core_share"] for s in computing if s["core_share"] is not None), default=None),
+        "says_busy": _share([s["says_busy"] for s in computing]),  # of the looks while it computed
         "errors": {str(moment): _error(samples, took, moment) for moment in MOMENTS},
     }  # fmt: skip
 
@@ -60,6 +68,10 @@ def _error(samples: list[dict[str, Any]], took: float, moment: float) -> float |
     if sample["remaining_s"] is None:
         return None
     return round((float(sample["t"]) + float(sample["remaining_s"]) - took) / took, 3)
+
+
+def _share(values: list[bool]) -> float | None:
+    return round(sum(values) / len(values), 2) if values else None
 
 
 def _median(values: list[float]) -> float | None:

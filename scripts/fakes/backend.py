@@ -233,12 +233,12 @@ class FakeBackend(Listening):
         said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
         text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
         words = native.said(self, text)
-        if self.script is not None:
-            words = [self.script(body)]
         if self.refuses is not None:
             words = self.refuses.split(" ")
         if body["messages"][-1]["role"] == "tool" and not self._calls(body):
             words = ["It ", "is ", native.flat(body["messages"][-1]["content"])]
+        if self.script is not None:
+            words = [self.script(body)]
         if body.get("response_format"):
             words = ['{"said": ', json.dumps(text), "}"]
         if index:

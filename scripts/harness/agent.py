@@ -55,7 +55,7 @@ class Agent:
         self.work = self.home / "work"
         self.work.mkdir(parents=True)
         self.limit_s = LIMIT_S
-        self._program = program
+        self.program = program
         self._env = env
 
     async def connect(self, name: str, *flags: str) -> None:
@@ -72,11 +72,16 @@ class Agent:
         assert code == 0, f"{out}\n{err}\n{self.serving.log}"
         return out
 
-    async def tried(self, *args: str) -> tuple[int, str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
+        """All that the program knows of the machine. It needs `dead_end` to be started."""
         proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), self.dead_end.url)
         env = {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "NO_PROXY": "127.0.0.1", **proxies}
+        return {**env, **self._env}
+
+    async def tried(self, *args: str) -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(
-            str(self._program), *args, cwd=self.work, env={**env, **self._env},
+            str(self.program), *args, cwd=self.work, env=self.environment,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip
@@ -104,14 +109,15 @@ class Agent:
 
 
 @asynccontextmanager
-async def beside(agent: Agent, name: str) -> AsyncIterator[Agent]:
-    """The agent, connected to its running proxy; afterwards nobody may have gone anywhere else."""
+async def beside(agent: Agent, name: str, *, asks_home: bool = False) -> AsyncIterator[Agent]:
+    """The agent, connected to its running proxy; afterwards nobody may have gone anywhere else. `asks_home`: as a
+    terminal program it asks its makers all the same, and comes to a dead end."""
     await agent.dead_end.start()
     await agent.serving.start()
     try:
         await agent.connect(name)
         yield agent
-        assert agent.dead_end.wanted == []
+        assert asks_home or agent.dead_end.wanted == []
     finally:
         await agent.dead_end.stop()
         assert await agent.serving.stop() == 0

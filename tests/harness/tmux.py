@@ -49,19 +49,23 @@ class Tmux:
         assert process.returncode == 0, f"tmux {args[0]}: {err.decode()}"
         return out.decode()
 
-    async def screen(self) -> str:
+    async def panes(self) -> list[str]:
+        """Their ids, from top to bottom."""
+        return (await self._tmux("list-panes", "-F", "#{pane_id}")).split()
+
+    async def screen(self, pane: str = "") -> str:
         """What is on it now, long lines whole, without blanks at the ends of lines and the empty lines at the end."""
-        shown = await self._tmux("capture-pane", "-p", "-J")
+        shown = await self._tmux("capture-pane", "-p", "-J", *_target(pane))
         return "\n".join(line.rstrip() for line in shown.splitlines()).rstrip()
 
-    async def expect(self, *texts: str) -> str:
+    async def expect(self, *texts: str, pane: str = "", limit_s: float = SHOWN_S) -> str:
         """Wait until all of these are on the screen; returns it."""
         shown = ""
         try:
-            async with asyncio.timeout(SHOWN_S):
+            async with asyncio.timeout(limit_s):
                 while not all(text in shown for text in texts):
                     await asyncio.sleep(0.05)
-                    shown = await self.screen()
+                    shown = await self.screen(pane)
         except TimeoutError:
             raise AssertionError(f"{texts} did not stand on the screen, but:\n{shown}") from None
         return shown
@@ -78,16 +82,24 @@ class Tmux:
             raise AssertionError(f"the shell did not come back:\n{shown}") from None
         return shown
 
-    async def keys(self, *names: str) -> None:
+    async def keys(self, *names: str, pane: str = "") -> None:
         """By tmux's names: Enter, C-c, C-d; or a letter."""
-        await self._tmux("send-keys", *names)
+        await self._tmux("send-keys", *_target(pane), *names)
 
     async def resize(self, columns: int, lines: int) -> None:
         await self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
-    async def line(self, text: str) -> None:
-        await self._tmux("send-keys", "-l", text)
-        await self.keys("Enter")
+    async def split(self, command: str, rows: int) -> None:
+        """A pane of so many rows below the others, that ends with its command. The keyboard stays where it was."""
+        await self._tmux("split-window", "-d", "-v", "-l", str(rows), command)
+
+    async def type(self, text: str, pane: str = "") -> None:
+        """To the letter, without Enter."""
+        await self._tmux("send-keys", *_target(pane), "-l", text)
+
+    async def line(self, text: str, pane: str = "") -> None:
+        await self.type(text, pane)
+        await self.keys("Enter", pane=pane)
 
     async def clear(self) -> None:
         """An empty screen, so that what comes next is not mistaken for what was there."""
@@ -95,3 +107,8 @@ class Tmux:
         async with asyncio.timeout(SHOWN_S):
             while await self.screen() != PROMPT:
                 await asyncio.sleep(0.05)
+
+
+def _target(pane: str) -> list[str]:
+    """The pane that is meant; without a name the one that has the keyboard."""
+    return ["-t", pane] if pane else []

@@ -13,7 +13,16 @@ from scripts.harness.in_process import Proxy
 
 
 def answer(**members: Any) -> dict[str, Any]:
-    return {"id": "rl-1", "status": "done", "turn": "main", "text": "hi", "error": None, "ratings": [], **members}
+    return {
+        "id": "rl-1",
+        "status": "done",
+        "turn": "main",
+        "text": "hi",
+        "error": None,
+        "finish_reason": "stop",
+        "ratings": [],
+        **members,
+    }
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ async def test_watch_without_a_terminal(cli: Proxy) -> None:
 def status(**changes: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": "m", "live": 2, "previous": 1, "trains": None, "backend": {"state": "vllm", "lacks": None},
-        "ratings": {"fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32},
+        "ratings": {
+            "fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32,
+            "line": "9 of 32 ratings for the next run, at this pace in about 2 hours",
+        },
         "images": {"decoded": 3, "refused": 1, "waiting": 2, "problem": "pictures are not decoded"},
         "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}},
         "watch": None, "rebuild": None,
@@ -96,7 +99,7 @@ def test_all_that_a_person_wants_to_know() -> None:
     text = shown(status())
     for part in (
         "base URL http://x/v1", "m, v2 answers (before: v1)",
-        "9 of the 32 that start a run: 9 good, 0 bad, 1 too old to train",
+        "9 of the 32 that start a run, at this pace in about 2 hours: 9 good, 0 bad, 1 too old to train",
         "2 never train (has a picture)", "only one kind of rating", "+0.25: your ratings in earlier runs on average",
         "7, rejected: no",
         "its gate rejected: base_nll 0.5 > 0.3 (the gate asks: does it still make sense", "90.0% of the rated tokens",
@@ -109,7 +112,16 @@ def test_all_that_a_person_wants_to_know() -> None:
 
 
 def test_what_is_not_there_is_not_said() -> None:
-    few = {"fresh": 7, "good": 7, "bad": 0, "stale": 0, "untrainable": {}, "needed": 32, "dampened": {"eve": 4}}
+    few = {
+        "fresh": 7,
+        "good": 7,
+        "bad": 0,
+        "stale": 0,
+        "untrainable": {},
+        "needed": 32,
+        "line": "7 of 32",
+        "dampened": {"eve": 4},
+    }
     under_way = {"run": 8, "line": "run 8, step 1 of 4", "progress": {"filter": {"acceptance": 1.0}}}
     text = shown(status(ratings=few, last_run=None, training=under_way, problem="it broke"))
     assert "only one kind" not in text and "last run" not in text and "waiting for other raters: 4 of eve" in text
@@ -202,7 +214,7 @@ def test_a_run_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_cloud_needs_no_number_of_ratings() -> None:
     """Where no run ever starts nothing is said of how many start one."""
-    many = {"fresh": 45, "good": 40, "bad": 5, "stale": 0, "untrainable": {}, "needed": 32}
+    many = {"fresh": 45, "good": 40, "bad": 5, "stale": 0, "untrainable": {}, "needed": 32, "line": "45 of 32"}
     training = {"run": None, "line": "waits: a cloud trains nothing", "progress": {}}
     text = shown(status(trains={"model": None, "line": "nothing"}, ratings=many, training=training))
     assert "45 that no run has used: 40 good, 5 bad" in text and "32" not in text

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cli.common import progress_line
-from proxy.cli.watch import SETTLE_S, AnswerQueue, edited
+from proxy.cli.watch import SETTLE_S, WAITING, WAITING_S, AnswerQueue, EarlierPanel, edited, read_earlier
 from proxy.client import Refused
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
@@ -51,12 +52,44 @@ def test_an_answer_that_ends_meanwhile_waits_behind() -> None:
     assert current(queue) == "rl-2"
 
 
-@pytest.mark.parametrize("members", [{"turn": "side"}, {"status": "pending"}, {"status": "error"}, {"ratings": RATED}])
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"turn": "side"}, {"status": "pending"}, {"status": "error"}, {"ratings": RATED},
+        {"finish_reason": "tool_calls"}, {"finish_reason": "function_call"},
+    ],
+)  # fmt: skip
 def test_what_never_comes(members: dict[str, Any]) -> None:
     queue = AnswerQueue()
     queue.update([])
     queue.update(page(5, **members))
     assert current(queue) is None
+
+
+def test_what_waited_on_the_panel_before_comes_first() -> None:
+    queue = AnswerQueue(earlier=EarlierPanel(waiting=["rl-2", "rl-4"]))
+    queue.update([*page(5, 6), *page(4, ratings=RATED), *page(1, 2, 3)])
+    assert (queue.ids, current(queue)) == (["rl-2", "rl-6"], "rl-2")
+
+
+@pytest.mark.parametrize(
+    ("newest", "ids"), [("rl-4", ["rl-2", "rl-5", "rl-6"]), ("rl-6", ["rl-2", "rl-6"]), ("rl-gone", ["rl-2", "rl-6"])]
+)
+def test_after_a_kill_what_ended_meanwhile_comes_too(newest: str, ids: list[str]) -> None:
+    queue = AnswerQueue(earlier=EarlierPanel(newest, ["rl-2"]))
+    queue.update(page(1, 2, 3, 4, 5, 6))
+    assert (queue.ids, queue.newest) == (ids, "rl-6")
+
+
+def test_what_a_panel_left_is_known_for_an_hour(tmp_path: Path) -> None:
+    assert read_earlier(tmp_path) == EarlierPanel()
+    file = tmp_path / WAITING
+    file.write_text("rl-4\nrl-2\nrl-3\n")
+    assert read_earlier(tmp_path) == EarlierPanel("rl-4", ["rl-2", "rl-3"])
+    file.write_text("\nrl-2\n")  # of one that was closed
+    assert read_earlier(tmp_path) == EarlierPanel("", ["rl-2"])
+    os.utime(file, (time.time(), time.time() - WAITING_S - 1))
+    assert read_earlier(tmp_path) == EarlierPanel("", [])
 
 
 def test_one_that_is_rated_elsewhere_leaves_and_the_shown_one_stays() -> None:
@@ -188,6 +221,47 @@ async def test_in_a_terminal_each_answer_is_rated_once_and_as_meant(cli: Proxy, 
             assert completion.end is not None and completion.new.turn == "main"
             stored[(completion.end.text or "").strip()] = "good" if rating.value > 0 else "bad"
     assert stored == rated and len(rated) > 5
+
+
+@pytest.mark.skipif(not installed(), reason=MISSING)
+async def test_a_small_pane_shows_the_answer_first(cli: Proxy, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    cli.backend.says, cli.backend.letter = "\n".join(f"line {number} of it" for number in range(9)), True
+    async with Tmux({**env, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}, columns=80, lines=20) as terminal:
+        await terminal.line(f"{sys.executable} -m proxy.cli watch --home {cli.home}")
+        await terminal.expect("none waits")
+        for word in ("good", "bad"):
+            await cli.say("question")
+            await terminal.expect("line 8 of it", "1 waits · ")
+            await asyncio.sleep(SETTLE_S + 0.1)
+            await terminal.keys("1" if word == "good" else "2")
+            await terminal.expect(f"rated {word}: “line 0 of it", "none waits")
+        await cli.say("question")
+        await terminal.expect("line 8 of it")
+        for lines in (9, 7, 5, 4):
+            await terminal.resize(80, lines)
+            await terminal.expect("1 waits · ", "\nline 0 of it\n", "1 good  2 bad")
+
+
+@pytest.mark.skipif(not installed(), reason=MISSING)
+async def test_two_replies_at_once_open_one_panel(cli: Proxy, tmp_path: Path) -> None:
+    """The second hook looks while the first one's panel is still starting; after a kill there is one again."""
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    hook = f"{sys.executable} -m proxy.cli watch --open --home {cli.home}"
+    async with Tmux({**env, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}, columns=80, lines=24) as terminal:
+        (upper,) = await terminal.panes()
+        await terminal.line(f"{hook} & {hook}; wait", pane=upper)
+        await terminal.expect("the panel is open below", "the panel is open already", pane=upper)
+        _, panel = await terminal.panes()
+        assert len((await terminal.expect("none waits", pane=panel)).splitlines()) <= 9, (
+            "the agent keeps the larger part"
+        )
+        await terminal.keys("q", pane=panel)
+        async with asyncio.timeout(SHOWN_S):
+            while panel in await terminal.panes():
+                await asyncio.sleep(0.1)
+        await terminal.line(f"clear; {hook}", pane=upper)
+        await terminal.expect("the panel is open below", pane=upper)
 
 
 async def test_for_programs_it_prints_lines_and_it_needs_a_terminal_otherwise(cli: Proxy) -> None:
