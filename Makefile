@@ -93,8 +93,10 @@ test-platforms: setup
 	@scripts/harness_env platforms > /dev/null
 	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
 
-# Nor this: runs that train over ssh (a real sshd on loopback, where there is one) and in a fake Slurm: a quarter of an hour.
+# Nor this: runs that train over ssh (a real sshd on loopback, where there is one), as jobs of a real Ray from PyPI, and in
+# a fake Slurm: a quarter of an hour.
 test-scale: setup
+	@scripts/harness_env ray > /dev/null
 	@$(PY) -m pytest -m scale -n 0 tests/trainer/places tests/test_elsewhere.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.

@@ -1,4 +1,4 @@
-"""Places where runs train, as a person writes them: "local", "ssh://me@host:2222/folder", "slurm".
+"""Places where runs train, as a person writes them: "local", "ssh://me@host:2222/folder", "slurm", "ray://head".
 
 Owns what such a text means. Not here: what a place does (trainer.places).
 """
@@ -6,10 +6,18 @@ Owns what such a text means. Not here: what a place does (trainer.places).
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-HOW: Final = 'write "local", "ssh://[user@]host[:port][/folder]" or "slurm[:///folder]"'
+HOW: Final = 'write "local", "ssh://[user@]host[:port][/folder]", "slurm[:///folder]" or "ray://host[:port][/folder]"'
+RAY_PORT: Final = 8265  # of the dashboard, where jobs are submitted
+
+# Of train.where_options, by what Ray's jobs call them.
+RAY_RESOURCES: Final = {
+    "--num-cpus": "entrypoint_num_cpus", "--num-gpus": "entrypoint_num_gpus", "--memory": "entrypoint_memory",
+    "--resource": "entrypoint_resources",
+}  # fmt: skip
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no option of ssh, nothing for a shell
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9a-f:]+(%[A-Za-z0-9]+)?")
@@ -18,7 +26,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9a-f:]+(%[A-Za-z0-9]+
 class PlaceAddress(NamedTuple):
     """`folder` is empty where the place's own default counts."""
 
-    kind: Literal["local", "ssh", "slurm"]
+    kind: Literal["local", "ssh", "slurm", "ray"]
     host: str = ""
     user: str = ""
     port: int = 0  # 0: as ssh's own configuration says
@@ -32,7 +40,7 @@ def parse(text: str) -> PlaceAddress:
     if text == "slurm":
         return PlaceAddress("slurm")
     parts = urlsplit(text)
-    if parts.scheme not in ("ssh", "slurm") or parts.query or parts.fragment or parts.password:
+    if parts.scheme not in ("ssh", "slurm", "ray") or parts.query or parts.fragment or parts.password:
         raise ValueError(f"{text!r} is not a place: {HOW}")
     folder = unquote(parts.path).rstrip("/")
     if any(not character.isprintable() for character in folder):
@@ -48,4 +56,32 @@ def parse(text: str) -> PlaceAddress:
         port = parts.port or 0
     except ValueError:
         raise ValueError(f"the port of {text!r} is not a number from 1 to 65535") from None
+    if parts.scheme == "ray":
+        if user:
+            raise ValueError(f"{text!r} names a user, and Ray has none: {HOW}")
+        return PlaceAddress("ray", host, port=port or RAY_PORT, folder=folder)
     return PlaceAddress("ssh", host, user, port, folder)
+
+
+def ray_resources(options: Sequence[str]) -> dict[str, Any]:
+    """Members of a job out of train.where_options: `--num-gpus=1`, `--num-cpus=4`, `--memory=BYTES`,
+    `--resource=NAME:AMOUNT`. Raises ValueError."""
+    members: dict[str, Any] = {}
+    for option in options:
+        name, _, text = option.partition("=")
+        member = RAY_RESOURCES.get(name)
+        resource, _, text = text.rpartition(":") if name == "--resource" else ("", "", text)
+        try:
+            amount = float(text)
+        except ValueError:
+            amount = -1.0
+        if member is None or not 0 <= amount < float("inf") or (name == "--resource" and not resource):
+            raise ValueError(
+                f"train.where_options has {option!r}; Ray takes --num-cpus=N, --num-gpus=N, --memory=BYTES and "
+                "--resource=NAME:AMOUNT"
+            )
+        if name == "--resource":
+            members.setdefault(member, {})[resource] = amount
+        else:
+            members[member] = int(amount) if name == "--memory" else amount
+    return members

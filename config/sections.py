@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
 from config.places import parse as parse_place
+from config.places import ray_resources
 from config.re2_patterns import TextPattern
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -195,13 +196,13 @@ class Train(Section):
     match: Literal["stop", "warn"] = "stop"
     """Answer to a served model that is not the one that trains: stop runs, or only warn in the status."""
     where: PlaceText = "local"
-    """Where runs train: local, "ssh://[user@]host[:port][/folder]", or "slurm[:///folder]", which its nodes see."""
+    """Where runs train: local, ssh://[user@]host[:port][/folder], slurm[:///folder] or ray://host[:port][/folder]."""
     where_python: str = "python3"
     """Python there that has this version of rlproxy with its train extra."""
     where_weights: str = ""
     """The same weights there, a path or a hub id; empty is as here."""
     where_options: tuple[str, ...] = ()
-    """Options for ssh, as ["-i", "/home/me/.ssh/train"], or for sbatch, as ["--partition=gpu", "--gres=gpu:1"]."""
+    """Options for ssh, as ["-i", "/home/me/.ssh/train"], sbatch, as ["--gres=gpu:1"], or Ray, as ["--num-gpus=1"]."""
     where_takes_keys: bool = False
     """Let the key of an encrypted run leave this machine; without it an encrypted home trains here only."""
     enabled: bool = True
@@ -292,6 +293,12 @@ class Train(Section):
     """Minutes without a word from the trainer after which a run is taken for hung and started again; 0 is never."""
     calibration: int = Field(default=16, ge=0, le=1000)
     """Unrated completions handed to a run, to measure the noise between serving and training."""
+
+    @model_validator(mode="after")
+    def _place_takes_its_options(self) -> Self:
+        if parse_place(self.where).kind == "ray":
+            ray_resources(self.where_options)
+        return self
 
 
 class Gate(Section):

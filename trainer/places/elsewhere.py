@@ -19,6 +19,7 @@ from trainer.places import parcel, remote
 from trainer.places.job import RunOrder
 from trainer.places.parcel import JobRecord
 from trainer.places.place import PlaceError, PlaceSettings, TrainingPlace
+from trainer.places.ray_jobs import RayPlace
 from trainer.places.remote import RemoteJob
 from trainer.places.slurm import SlurmPlace
 from trainer.places.ssh import SSHPlace
@@ -28,11 +29,13 @@ SETTLE_S: Final = 600.0  # between two tries to tell it
 
 
 def open_place(settings: PlaceSettings) -> TrainingPlace | None:
-    """None: this machine. Raises ValueError (train.where)."""
+    """None: this machine. Raises ValueError (train.where, train.where_options)."""
     address = parse(settings.address)
     if address.kind == "local":
         return None
-    return SSHPlace(settings, address) if address.kind == "ssh" else SlurmPlace(settings, address)
+    if address.kind == "ssh":
+        return SSHPlace(settings, address)
+    return SlurmPlace(settings, address) if address.kind == "slurm" else RayPlace(settings, address)
 
 
 class Elsewhere:

@@ -2,7 +2,7 @@
 
 Owns the order of it, and that nothing of it is lost or done twice. What is on disk is enough to go on after a kill. The
 job's id is made of the run itself, so submitting it again finds it. A lost connection is waited for;
-the job trains on. Not here: how a place does these things (ssh, slurm), which files travel (parcel).
+the job trains on. Not here: how a place does these things (ssh, slurm, ray_jobs), which files travel (parcel).
 """
 
 from __future__ import annotations

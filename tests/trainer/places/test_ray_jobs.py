@@ -1,0 +1,156 @@
+"""Runs as jobs of a real Ray: two nodes on this machine. Skipped where Ray has no environment of its own."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from config.places import parse
+from scripts.bench.relay.targets import free_port
+from tests.harness import tiny
+from trainer.launch import LocalLauncher, PlaceError
+from trainer.places import remote
+from trainer.places.parcel import JobRecord
+from trainer.places.place import PlaceSettings
+from trainer.places.ray_jobs import RayPlace
+
+ROOT = Path(__file__).resolve().parents[3]
+PYTHON = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlproxy/venvs/ray/bin/python"
+START_S, CALL_S = 180, 120
+
+
+class Cluster:
+    def __init__(self, port, process):
+        self.port, self.process = port, process
+
+    async def tell(self, line):
+        self.process.stdin.write(f"{line}\n".encode())
+        await self.process.stdin.drain()
+        async with asyncio.timeout(CALL_S):
+            assert (await self.process.stdout.readline()).strip() == b"done"
+
+
+@pytest.fixture(scope="module")
+async def cluster():
+    if not PYTHON.exists():
+        pytest.skip("no Ray: `make test-scale` makes its environment")
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        PYTHON,
+        Path(__file__).parent / "ray_cluster.py",
+        str(port),
+        stdin=-1,
+        stdout=-1,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(START_S):
+        while (await process.stdout.readline()).strip() != b"ready":
+            assert process.returncode is None
+    yield Cluster(port, process)
+    process.stdin.close()
+    async with asyncio.timeout(CALL_S):
+        await process.wait()
+
+
+@pytest.fixture
+def settings(tmp_path, cluster, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} OMP_NUM_THREADS=1 exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(remote, "PAUSES_S", (0.2,))
+    address = f"ray://127.0.0.1:{cluster.port}{tmp_path / 'shared'}"
+    return PlaceSettings(address, str(python), options=("--resource=trainer:1", "--num-cpus=1"))
+
+
+def long_run(tmp_path, model, lines):
+    return tiny.run_folder(tmp_path / "r00001", model, lines, overrides={"passes": 60, "learning_rate": 1e-6})
+
+
+def steps(run):
+    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    return [event["step"] for event in events if event["event"] == "step"]
+
+
+async def until_step(job):
+    async for event in job.events():
+        if event["event"] == "step":
+            return
+
+
+async def attempts(settings, run):
+    place = RayPlace(settings, parse(settings.address))
+    return sorted(await place._attempts(JobRecord.read(run).id))
+
+
+pytestmark = [pytest.mark.scale, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def test_a_run_trains_on_a_node_and_its_result_comes_back(tmp_path, model, lines, settings):
+    launcher, run = LocalLauncher(settings), tiny.run_folder(tmp_path / "r00001", model, lines)
+    assert await launcher.refusal(str(model), sealed=False) is None
+    job = await launcher.start(run, threads=1, nice=0)
+    events = [event async for event in job.events()]
+    assert events[-1]["status"] == "passed" and await job.wait() == 0
+    await launcher.forget(run)
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
+async def test_a_job_that_waits_for_its_node_is_found_again_and_is_one(tmp_path, model, lines, settings, cluster):
+    await cluster.tell("kill node")
+    run = tiny.run_folder(tmp_path / "r00001", model, lines)
+    job = await LocalLauncher(settings).start(run, threads=1, nice=0)
+    await job.leave()  # as a killed rlproxy does
+    job = await LocalLauncher(settings).start(run, threads=1, nice=0)
+    assert job.was_under_way and [attempt.status for attempt in await attempts(settings, run)] == ["PENDING"]
+    await cluster.tell("add node")
+    assert [event async for event in job.events()][-1]["status"] == "passed"
+    assert len(await attempts(settings, run)) == 1
+
+
+async def test_a_node_that_dies_costs_an_attempt_and_no_step(tmp_path, model, lines, settings, cluster):
+    launcher, run = LocalLauncher(settings), long_run(tmp_path, model, lines)
+    job = await launcher.start(run, threads=1, nice=0)
+    await until_step(job)
+    await cluster.tell("kill node")
+    assert await job.wait() != 0 and not (run / "result.json").exists()
+    await cluster.tell("add node")
+    job = await launcher.start(run, threads=1, nice=0)
+    assert not job.was_under_way
+    assert [event async for event in job.events()][-1]["status"] == "passed"
+    done = steps(run)
+    assert sorted(set(done)) == list(range(1, 121)) and len(done) <= 121, "it began from the beginning"
+    assert [attempt.number for attempt in await attempts(settings, run)] == [1, 2]
+
+
+async def test_a_run_stops_at_its_next_step_and_goes_on(tmp_path, model, lines, settings):
+    launcher, run = LocalLauncher(settings), long_run(tmp_path, model, lines)
+    job = await launcher.start(run, threads=1, nice=0)
+    await until_step(job)
+    await job.terminate()
+    assert await job.wait() != 0
+    job = await launcher.start(run, threads=1, nice=0)
+    assert [event async for event in job.events()][-1]["status"] == "passed"
+    assert sorted(set(steps(run))) == list(range(1, 121))
+
+
+async def test_two_that_submit_at_once_start_one_attempt(tmp_path, model, lines, settings):
+    run = tiny.run_folder(tmp_path / "r00001", model, lines)
+    jobs = await asyncio.gather(*(LocalLauncher(settings).start(run, threads=1, nice=0) for _ in range(3)))
+    assert sorted(job.was_under_way for job in jobs) == [False, True, True]
+    assert [event async for event in jobs[0].events()][-1]["status"] == "passed"
+    assert len(await attempts(settings, run)) == 1
+
+
+async def test_what_ray_refuses_is_told_in_its_words(tmp_path, model, lines, settings):
+    run = tiny.run_folder(tmp_path / "r00001", model, lines)
+    with pytest.raises(PlaceError, match="answered"):
+        await LocalLauncher(replace(settings, options=("--num-gpus=1.5",))).start(run, threads=1, nice=0)
+
+
+async def test_no_key_goes_to_a_cluster(model, settings):
+    launcher = LocalLauncher(replace(settings, takes_keys=True))
+    assert "would lie on a disk there" in (await launcher.refusal(str(model), sealed=True) or "")
