@@ -61,7 +61,7 @@ Word = Literal["good", "bad"]
 
 
 class EarlierPanel(NamedTuple):
-    """What the panel before this one has left. Of one that was closed with q no newest answer is known."""
+    """The notes that the panel before this one has left. Of one that was closed with q no newest answer is known."""
 
     newest: str = ""  # id of the last answer that it saw
     waiting: Sequence[str] = ()
@@ -97,8 +97,8 @@ class AnswerQueue:
         return self._position + 1
 
     def update(self, newest_first: Sequence[dict[str, Any]]) -> None:
-        """The first look takes what waited before, what ended since a panel was killed, and the newest answer: the one
-        that the person has before them."""
+        """The first look takes what waited before and what ended since a panel was killed. The newest answer comes too,
+        which the person has before them."""
         by_id = {answer["id"]: answer for answer in newest_first}
         waiting = [by_id.get(answer["id"], answer) for answer in self._answers]
         self._keep([answer for answer in waiting if not self._is_rated(answer)])
@@ -385,7 +385,7 @@ def note_skipped(home: Path, id: str) -> None:
 
 
 def read_earlier(home: Path) -> EarlierPanel:
-    """What the panel before has noted, where that was within WAITING_S."""
+    """The note of the panel before, where it was written within WAITING_S."""
     file = home / WAITING
     try:
         is_recent = time.time() - file.stat().st_mtime < WAITING_S
@@ -455,7 +455,7 @@ def _is_locked_by_us(lock: TextIO) -> bool:
 
 
 def _panel_rows(pane: str) -> int:
-    """Of a small terminal the agent keeps the larger part."""
+    """The size of the pane: the agent keeps the larger part of a small terminal."""
     height = subprocess.run(
         ["tmux", "display-message", "-p", "-t", pane, "#{pane_height}"], capture_output=True, text=True
     ).stdout.strip()

@@ -81,8 +81,8 @@ class SharedDisk:
 
 
 async def run(*command: str) -> bytes:
-    """The output of a program of this machine. Raises PlaceError where there is none, PlaceUnreachable where it does not
-    answer, ProgramFailed."""
+    """The output of a program of this machine. Raises PlaceError where there is none, PlaceUnreachable
+    where it does not answer, ProgramFailed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RLPROXY_")}
     try:
         process = await asyncio.create_subprocess_exec(

@@ -1,7 +1,7 @@
 """The parts of a model that read pictures or sound: vision tower, connector, audio tower. They never train.
 
-Owns which parts these are, by their names; that no parameter of theirs trains, also where an adapter from elsewhere is
-on them; and the proof, by a digest before and after, that none has changed. Servers load a LoRA on the text part alone.
+Owns which parts these are, by their names, and that no parameter of theirs trains, also under an adapter from
+elsewhere. A digest before and after proves that none has changed. Servers load a LoRA on the text part alone.
 Not here: which text layers train (autoscale).
 """
 
@@ -45,7 +45,7 @@ class FrozenSenses:
             )
 
     def _digest_of(self, model: Any) -> bytes:
-        """Of all values, in bf16: products of frozen layers may be rounded to that meanwhile."""
+        """A digest of all values, in bf16: products of frozen layers may be rounded to that meanwhile."""
         digest = hashlib.blake2b(digest_size=32)
         if self._parameters:
             import torch
