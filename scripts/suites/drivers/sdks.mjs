@@ -67,7 +67,7 @@ const calls = {
   "ollama: ps": async () => text((await llama.ps()).models[0].name),
 };
 for (const [name, provider] of Object.entries(providers)) {
-  const common = { model: provider, maxRetries: 0, maxOutputTokens: 96 };
+  const common = { model: provider, maxRetries: 0, maxOutputTokens: 96, temperature: 0 };  // both ways alike
   calls[`${name}: text`] = async () => text((await generateText({ ...common, prompt: "Say hello." })).text);
   calls[`${name}: stream`] = async () => {
     let failure;
