@@ -40,6 +40,7 @@ pytestmark = [
 GROUPS: Final = (1, 1, 3, 1, 2, 1, 3, 1, 2, 3, 1, 2, 1, 3, 1, 3, 1)  # asked before the next key is pressed
 KINDS: Final = ("plainly", "plainly", "with a tool", "plainly", "with an errand")
 TITLE: Final = re.compile(r"^(?:1 waits|\d+ of \d+) · ")
+NEVER_SHOWN: Final = ("Errand", "On the side", "Looking")
 NUMBER: Final = re.compile(r"\b([12]\d{3})\.")
 assert sum(GROUPS) == 30
 
@@ -172,7 +173,7 @@ class Person:
                     title = next((index for index, line in enumerate(lines) if TITLE.match(line)), None)
                     if title is not None:
                         text = lines[title + 1]
-                        assert not text.startswith(("Errand", "On the side", "Looking")), f"a side turn is shown:\n{screen}"
+                        assert not text.startswith(NEVER_SHOWN), f"a side turn, or a call of tools:\n{screen}"
                         if (number := NUMBER.search(text)) and number[1] != self._shown:
                             return number[1]
                     await asyncio.sleep(0.05)
