@@ -84,6 +84,11 @@ class AnswerQueue:
         return self._answers[self._position] if self._answers else None
 
     @property
+    def is_unread(self) -> bool:
+        """No look at the answers has succeeded yet."""
+        return self._is_first_look
+
+    @property
     def count(self) -> int:
         return len(self._answers)
 
@@ -186,7 +191,7 @@ class Panel:
 
     def _note_waiting(self, *, closed: bool = False) -> None:
         state = EarlierPanel("" if closed else self._queue.newest, self._queue.ids)
-        if state != self._noted:
+        if state != self._noted and not self._queue.is_unread:  # else it would forget what the panel before has noted
             self._noted = state
             _note(self._home, WAITING, [state.newest, *state.waiting])
 

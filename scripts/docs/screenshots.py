@@ -46,8 +46,8 @@ class Talker(fake.FakeBackend):
 
 @contextlib.asynccontextmanager
 async def serving(home: Path, *, seeded: bool, retention_days: int = 60) -> AsyncIterator[str]:
-    backend, launcher = Talker(), FakeLauncher()
     fake.MODEL = "smollm2"
+    backend, launcher = Talker(), FakeLauncher()
     launcher.hold = True
     await backend.start()
     flags: dict[str, Any] = {

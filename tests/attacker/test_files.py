@@ -84,11 +84,11 @@ async def test_an_open_home_is_closed_and_that_is_said_once(tmp_path: Path, back
     home = tmp_path / "home"
     await old_home(home)
     log = await started(home, backend)
-    assert mode(home) == 0o700 and log.count("Other users could read") == 11  # the home, six folders, four files
+    assert mode(home) == 0o700 and log.count("Other users could read") == 12  # the home, seven folders, four files
     assert all(mode(home / name) == 0o700 for name in homes.PRIVATE)
     assert open_to_others(home) == ["logs/backend.log"]  # behind a folder that is closed, until it is written again
     log = await started(home, backend)
-    assert log.count("Other users could read") == 11  # the first start's
+    assert log.count("Other users could read") == 12  # the first start's
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
@@ -136,7 +136,7 @@ async def test_a_link_in_a_home_closes_nothing_elsewhere(tmp_path: Path) -> None
     (home / "runs").symlink_to(elsewhere)
     (home / "rlproxy.toml").unlink()
     (home / "rlproxy.toml").symlink_to(elsewhere / "file")
-    assert len(list(homes.close(home))) == 9
+    assert len(list(homes.close(home))) == 10
     assert mode(elsewhere) == 0o755 and mode(elsewhere / "file") == 0o644
 
 

@@ -40,6 +40,7 @@ pytestmark = [
 GROUPS: Final = (1, 1, 3, 1, 2, 1, 3, 1, 2, 3, 1, 2, 1, 3, 1, 3, 1)  # asked before the next key is pressed
 KINDS: Final = ("plainly", "plainly", "with a tool", "plainly", "with an errand")
 TITLE: Final = re.compile(r"^(?:1 waits|\d+ of \d+) · ")
+NEVER_SHOWN: Final = ("Errand", "On the side", "Looking")
 NUMBER: Final = re.compile(r"\b([12]\d{3})\.")
 assert sum(GROUPS) == 30
 
@@ -54,6 +55,8 @@ class Model:
 
     def reply(self, body: dict[str, Any]) -> str:
         task, number = self._task(body)
+        if self.call(body)[0] != "none":  # an agent takes what is typed meanwhile into this turn
+            return "Looking it up."
         if task == "question":
             return f"Answer {number}." + "".join(f"\nLine {line} of {number}." for line in range(int(number) % 7))
         return {"errand": f"Errand done {number}.", "notice": f"Noted {number}."}.get(task, "On the side.")
@@ -64,7 +67,7 @@ class Model:
             return "none", {}
         text = self._texts(body)[-1]
         if "with a tool" in text:
-            return self._tool[0], {self._tool[1]: f"echo Answer {number}.", "description": "says"}
+            return self._tool[0], {self._tool[1]: f"echo looked up {number}", "description": "says"}
         if "with an errand" in text and self._errands:
             prompt = f"Errand {number} please."
             return "Agent", {
@@ -170,7 +173,7 @@ class Person:
                     title = next((index for index, line in enumerate(lines) if TITLE.match(line)), None)
                     if title is not None:
                         text = lines[title + 1]
-                        assert not text.startswith(("Errand", "On the side")), f"a side turn is shown:\n{screen}"
+                        assert not text.startswith(NEVER_SHOWN), f"a side turn, or a call of tools:\n{screen}"
                         if (number := NUMBER.search(text)) and number[1] != self._shown:
                             return number[1]
                     await asyncio.sleep(0.05)

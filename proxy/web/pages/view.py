@@ -6,7 +6,6 @@ escaped by the templates, always; nothing here is ever marked as safe.
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,8 +75,8 @@ class View:
         """The top of every page; from memory, no query."""
         run = self._learner.state.run
         line = self._preconditions.doubt or ("paused" if self._learner.state.paused else "")
-        if run:
-            line = f"run {run.id}: {self._learner.state.progress.line(time.time())}"
+        if run:  # how far it is stands below, where a line may be long
+            line = f"run {run.id} is under way"
         return {"model": self._live_version.model, "live": self._live_version.live, "line": line}
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:

@@ -320,8 +320,8 @@ async def test_training_is_watched_paused_and_cancelled(proxy: Proxy, watched: W
     await expect(training.locator("progress")).to_have_attribute("value", "2")
     for said in ("stage 3 of 5: training, step 2 of 8", "0.25", "90 %", "30 s"):
         await expect(training).to_contain_text(said)
-    await expect(page.locator("#pulse")).to_contain_text("step 2 of 8")
-    await expect(page.locator("#count")).to_contain_text("run 1: stage 3 of 5")
+    await expect(page.locator("#pulse")).to_contain_text("run 1 is under way")
+    await expect(page.locator("#count")).to_contain_text("run 1: stage 3 of 5: training, step 2 of 8")
     await page.get_by_role("button", name="Pause").press("Enter")
     await expect(training).to_contain_text("Run 1 waits: paused")
     await page.get_by_role("button", name="Resume").press("Enter")
