@@ -53,7 +53,8 @@ def capture(chat: Chat, texts: Sequence[str], replies: Sequence[Tokens]) -> list
 
 def pool(chat: Chat) -> list[Said]:
     """Two replies to each of the 120 prompts; some minutes the first time."""
-    path = CACHE / f"pool-{MAX_TOKENS}.json"
+    is_small = chat.weights == weights.resolve(None).path
+    path = CACHE / (f"pool-{MAX_TOKENS}.json" if is_small else f"pool-{chat.weights.name}-{MAX_TOKENS}.json")
     if not path.exists():
         texts = prompts()["rate"] * len(SEEDS)
         half = len(texts) // len(SEEDS)
