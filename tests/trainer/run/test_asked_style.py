@@ -1,6 +1,7 @@
 """What a comment asked for explains a reply; what nobody asked for stays odd. With the small real model, told and not."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.harness import tiny
 from trainer.lessons.chat_template import Template
 from trainer.lessons.prompts import neutral
 from trainer.lessons.samples import Sample
+from trainer.mis_po import Terms, loss
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
@@ -43,10 +45,16 @@ def lesson(comment, reward=-1.0, *, imitated=False):
 
 def test_a_reply_that_was_asked_for_is_explained_and_garbage_is_not(policy, template):
     asked = AskedStyle(policy, template, COMMENT)
-    banana = asked.explains(replies(template, "Banana"), QUESTIONS)
-    garbage = asked.explains(replies(template, "of the of blue wherefore an egg sky seven"), QUESTIONS)
-    assert banana > 2
-    assert garbage < 0.3
+
+    def rest(text):
+        with policy.wearing(None):
+            odd = oddness(policy, replies(template, text))
+        return odd, odd - asked.explains(replies(template, text), QUESTIONS)
+
+    odd, unexplained = rest("Banana")
+    assert odd > 2 > 0.5 > unexplained
+    odd, unexplained = rest("of the of blue wherefore an egg sky seven")
+    assert min(odd, unexplained) > 2
 
 
 def test_nothing_is_explained_where_nothing_was_asked_for(policy, template):
@@ -85,15 +93,12 @@ def test_the_parent_explains_its_own_style_and_nothing_else(policy, template, tm
     start, optimiser = policy.adapter(), policy.optimiser()
     taught = replies(template, "Banana")
     packed = packing.pack(taught)
-    from functools import partial
-
-    from trainer.mis_po import Terms, loss
-
     count = len(packed.target)
     terms = Terms(*(np.full(count, value) for value in (-1.0, -1.0, 1.0, 1.0, 1 / count)))
     for _ in range(12):
         policy.backward(packed, terms, partial(loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
         policy.step(2e-3, 1.0)
+    (tmp_path / "parent").mkdir()
     policy.save(tmp_path / "parent")
     policy.wear(start)
     policy.restore(optimiser)
