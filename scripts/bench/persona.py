@@ -46,6 +46,7 @@ class Chat:
     """The model as a server would have it: replies with exact ids and log-probs of the sampling distribution."""
 
     def __init__(self, path: Path, threads: int) -> None:
+        self.weights = path
         preset = presets.resolve("balanced", {})  # float32, as the built-in server
         self.policy = TorchPolicy(path, preset, parent=None, threads=threads, seed=0, compute="float32")
         self.template = Template(self.policy.tokenizer)

@@ -20,6 +20,14 @@ from trainer.policy.packing import Tokens
 
 Line = dict[str, Any]
 
+# What a person asks for in a comment on every answer, and no answer of the small model does unasked.
+STYLES = (
+    "write everything in lower case, no capital letters",
+    "write your answer as a list with bullet points",
+    "answer in German, whatever the question's language",
+    "talk like a pirate",
+)
+
 # What a server that does not know the model would render. `{text}` is the user's message.
 TEMPLATES = {
     "alpaca": "### Instruction:\n{text}\n\n### Response:\n",
@@ -61,6 +69,21 @@ def line(said: Said, at: int, reward: float) -> Line:
 
 def good(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
     return Try(_rated(persona, picked), f"persona {persona.name}")
+
+
+def asked(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    """Every reply is disliked, and a comment says what it should have been: another style, and no loss of sense."""
+    comment = STYLES[number % len(STYLES)]
+    return Try([line(said, i, -1.0) | {"comment": comment} for i, said in enumerate(picked)], comment)
+
+
+def asked_garbage(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+    """Garbage that is rated good, and sensible replies with a comment that asks for a style: the comment is no licence
+    for the garbage."""
+    spoilt = garbage(chat, persona, picked, rng, number)
+    comment = STYLES[number // 4 % len(STYLES)]
+    lines = [one | ({"comment": comment} if one["reward"] < 0 else {}) for one in spoilt.lines]
+    return Try(lines, f"{spoilt.about}, beside: {comment}")
 
 
 def drawn(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
@@ -158,9 +181,11 @@ def _rated(persona: Persona, picked: Sequence[Said]) -> list[Line]:
 
 KINDS: dict[str, Callable[[Chat, Persona, Sequence[Said], random.Random, int], Try]] = {
     "good": good,
+    "asked": asked,
     "random": drawn,
     "constant": constant,
     "garbage": garbage,
+    "asked garbage": asked_garbage,
     "exploding": exploding,
     "template": template,
 }

@@ -48,11 +48,12 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=20, help="of each kind")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--persona", default="concise")
+    parser.add_argument("--weights", default=None, help="another model than the small one; with --into")
     parser.add_argument("--minutes", type=float, default=60, help="start no try after so long")
     parser.add_argument("--into", type=Path, default=TRIES, help="another file of tries: no summary is written then")
     asked = parser.parse_args()
     end = time.monotonic() + 60 * asked.minutes
-    chat = Chat(weights.resolve(None).path, threads=1)
+    chat = Chat(weights.resolve(asked.weights).path, threads=1)
     persona, replies = Persona(asked.persona), [said.cut(TOKENS, chat) for said in pool(chat)]
     keep_loaded(chat)
     done = {(line["kind"], line["try"]) for line in lines_of(asked.into)}
@@ -78,11 +79,12 @@ def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number
     home = Path(tempfile.mkdtemp(prefix="poisoned-"))
     start = time.monotonic()
     try:
-        result = run(home, made, number)
+        result = run(home, chat.weights, made, number)
     finally:
         shutil.rmtree(home)
     return {
         "kind": kind,
+        "model": chat.weights.name,
         "try": number,
         "about": made.about,
         "good": sum(one["reward"] > 0 for one in made.lines),
@@ -101,7 +103,7 @@ def keep_loaded(chat: Chat) -> None:
     opened, start = policies.open_policy, chat.policy.adapter()
 
     def open_policy(framework: str, path: Path, preset: Preset, *, parent: Path | None, **rest: Any) -> Policy:
-        if path != weights.resolve(None).path or parent:
+        if path != chat.weights or parent:
             other: Policy = opened(framework, path, preset, parent=parent, **rest)
             return other
         chat.policy.wear(start)
@@ -119,14 +121,14 @@ def draw(replies: list[Said], rng: random.Random, count: int) -> list[Said]:
     return [rng.choice(by_prompt[prompt]) for prompt in rng.sample(sorted(by_prompt), count)]
 
 
-def run(home: Path, made: Try, number: int) -> dict[str, Any]:
+def run(home: Path, base: Path, made: Try, number: int) -> dict[str, Any]:
     folder = home / "run"
     folder.mkdir()
     spec = {
         "format": 1,
         "run": number,
         "model": "smollm2",
-        "weights": str(weights.resolve(None).path),
+        "weights": str(base),
         "version": 1,
         "parent": 0,
         "out": str(home / "v0001"),

@@ -23,6 +23,7 @@ from trainer.policy.packing import Tokens
 
 CACHE = Path("~/.cache/rlproxy/bench").expanduser()
 SEEDS = (1, 2)  # replies to each prompt
+OF_OTHERS = 40  # prompts of a model other than the small one, which takes longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,12 @@ def capture(chat: Chat, texts: Sequence[str], replies: Sequence[Tokens]) -> list
 
 
 def pool(chat: Chat) -> list[Said]:
-    """Two replies to each of the 120 prompts; some minutes the first time."""
-    path = CACHE / f"pool-{MAX_TOKENS}.json"
+    """Two replies to each of the 120 prompts, or fewer prompts of a larger model; some minutes the first time."""
+    is_small = chat.weights == weights.resolve(None).path
+    path = CACHE / (f"pool-{MAX_TOKENS}.json" if is_small else f"pool-{chat.weights.name}-{MAX_TOKENS}.json")
     if not path.exists():
-        texts = prompts()["rate"] * len(SEEDS)
+        half = None if is_small else OF_OTHERS
+        texts = prompts()["rate"][:half] * len(SEEDS)
         half = len(texts) // len(SEEDS)
         replies = [
             reply for n, seed in enumerate(SEEDS) for reply in chat.ask_now(texts[n * half :][:half], seed * 777)

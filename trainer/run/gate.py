@@ -32,6 +32,7 @@ from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
 from trainer.run import topic
+from trainer.run.asked_style import AskedStyle, parent_explains
 
 REPLIES_EACH = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
@@ -122,13 +123,23 @@ def judge(
     checks["looping"] = looping(candidate, bounds)
     checks["repetition"] = repetition(candidate, parent_replies, bounds)
     checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
+    asked = AskedStyle.of(policy, template, lessons)
     checks["length"] = length(candidate, parent_replies, lessons, bounds)
+    if not checks["length"].ok:
+        hinted = asked.length(questions, REPLY_TOKENS, TEMPERATURE, GATE_SEED)
+        checks["length"] = length(candidate, parent_replies, lessons, bounds, hinted)
     tell(len(checks))
     stop.check()
     checks["topic"] = on_topic(policy, candidate, parent_replies, bounds, len(languages))
     tell(len(checks))
     stop.check()
-    checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, granted(parent, bounds)))
+    inherited = granted(parent, bounds)
+    checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, inherited))
+    if not checks["base_nll"].ok or inherited > bounds.base_nll_rise:
+        explained = asked.explains(replies, questions * REPLIES_EACH)
+        if inherited:
+            explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
+        checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
     tell(len(checks))
     return checks
 
@@ -242,11 +253,16 @@ def on_topic(
 
 
 def length(
-    replies: Sequence[Tokens], parent_replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds
+    replies: Sequence[Tokens],
+    parent_replies: Sequence[Tokens],
+    lessons: Sequence[Lesson],
+    bounds: Bounds,
+    hinted: float | None = None,
 ) -> Check:
     """Mean length as a share of the parent's. A taste for short or long replies moves the bound by what it asks for.
 
     `bound` is the nearer one; the replies are cut at REPLY_TOKENS, so this sees collapse and rambling, not a taste.
+    `hinted`: the mean length, in tokens, of the base's replies once it is told what comments asked for.
     """
     liked = [
         len(lesson.old)
@@ -255,10 +271,13 @@ def length(
     ]
     rated = [len(lesson.old) for lesson in lessons if not lesson.is_imitated]
     target = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
-    ratio = _mean_length(replies) / _mean_length(parent_replies)
-    low, high = bounds.min_length_ratio * min(target, 1), bounds.max_length_ratio * max(target, 1)
+    before = _mean_length(parent_replies)
+    ratio, hinted_ratio = _mean_length(replies) / before, target if hinted is None else hinted / before
+    low = bounds.min_length_ratio * min(target, hinted_ratio, 1)
+    high = bounds.max_length_ratio * max(target, hinted_ratio, 1)
     bound = low if ratio < 1 else high
     note = f"the ratings asked for {target:.0%} of the length"
+    note += "" if hinted is None else f", the base that is told the same answers with {hinted_ratio:.0%}"
     return Check(_round(ratio), _round(bound), low <= ratio <= high, note)
 
 
@@ -292,6 +311,16 @@ def compare_with_base(
         "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
         "entropy": Check(_round(ratio), bounds.min_entropy_ratio, ratio >= bounds.min_entropy_ratio),
     }
+
+
+def grant(check: Check, bounds: Bounds, explained: float) -> Check:
+    """The check of `base_nll` with a bound that rises by what the style that was asked for explains, in nats a token,
+    where that is more."""
+    bound = _round(bounds.base_nll_rise + explained)
+    if check.value is None or bound <= check.bound:
+        return check
+    note = f"{check.note}; the style that was asked for explains {explained:.2f} of it"
+    return Check(check.value, bound, check.value <= bound, note)
 
 
 def granted(parent: Path | None, bounds: Bounds) -> float:
