@@ -1,4 +1,4 @@
-"""What a comment asked for explains a reply; what nobody asked for stays odd. With the small real model, told and not."""
+"""What a comment asked for explains a reply, and nothing explains garbage: with the small real model, told and not."""
 
 import dataclasses
 from functools import partial
