@@ -78,8 +78,8 @@ def asked(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Rand
 
 
 def asked_garbage(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
-    """Garbage that is rated good, and sensible replies with a comment that asks for a style: the comment is no licence
-    for the garbage."""
+    """Garbage that is rated good, and sensible replies with a comment that asks for a style. The comment does not
+    license the garbage."""
     spoilt = garbage(chat, persona, picked, rng, number)
     comment = STYLES[number // 4 % len(STYLES)]
     lines = [one | ({"comment": comment} if one["reward"] < 0 else {}) for one in spoilt.lines]

@@ -2,7 +2,7 @@
 
 A lower-case text is unlikely for the base, and so is a German answer to an English question. Both are likely for the
 base that reads the comment first; words in any order are not. The parent speaks likewise for its own style, as far as
-that was granted to it: a later candidate may keep the style, and may not spend its room on something else. Owns how
+that was granted to it. A later candidate may keep the style, and may not spend its room on something else. Owns how
 much of a candidate's oddness the two explain, and how long the hinted base answers. Not here: the checks (gate).
 """
 
@@ -28,7 +28,7 @@ MOST_COMMENTS = 3  # the commonest ones: together they still leave the question 
 
 @dataclass(frozen=True, slots=True)
 class AskedStyle:
-    """What people asked for in this run, as the hinted base reads it."""
+    """The wishes of people in this run, as the hinted base reads them."""
 
     policy: Policy
     template: Template

@@ -314,8 +314,8 @@ def compare_with_base(
 
 
 def grant(check: Check, bounds: Bounds, explained: float) -> Check:
-    """The check of `base_nll` with a bound that rises by what the style that was asked for explains, in nats a token,
-    where that is more."""
+    """The check of `base_nll` with a higher bound, where the style that was asked for explains more than it had.
+    `explained`: nats a token."""
     bound = _round(bounds.base_nll_rise + explained)
     if check.value is None or bound <= check.bound:
         return check
