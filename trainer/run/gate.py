@@ -123,10 +123,10 @@ def judge(
     checks["looping"] = looping(candidate, bounds)
     checks["repetition"] = repetition(candidate, parent_replies, bounds)
     checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
-    asked = AskedStyle.of(policy, template, lessons)
+    style = AskedStyle.of(policy, template, lessons)
     checks["length"] = length(candidate, parent_replies, lessons, bounds)
     if not checks["length"].ok:
-        hinted = asked.length(questions, REPLY_TOKENS, TEMPERATURE, GATE_SEED)
+        hinted = style.length(questions, REPLY_TOKENS, TEMPERATURE, GATE_SEED)
         checks["length"] = length(candidate, parent_replies, lessons, bounds, hinted)
     tell(len(checks))
     stop.check()
@@ -136,7 +136,7 @@ def judge(
     inherited = granted(parent, bounds)
     checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, inherited))
     if not checks["base_nll"].ok or inherited > bounds.base_nll_rise:
-        explained = asked.explains(replies, questions * REPLIES_EACH)
+        explained = style.explains(replies, questions * REPLIES_EACH)
         if inherited:
             explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
         checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
@@ -271,8 +271,8 @@ def length(
     ]
     rated = [len(lesson.old) for lesson in lessons if not lesson.is_imitated]
     target = float(np.mean(liked) / np.mean(rated)) if liked and rated else 1.0
-    before = _mean_length(parent_replies)
-    ratio, hinted_ratio = _mean_length(replies) / before, target if hinted is None else hinted / before
+    parent_length = _mean_length(parent_replies)
+    ratio, hinted_ratio = _mean_length(replies) / parent_length, target if hinted is None else hinted / parent_length
     low = bounds.min_length_ratio * min(target, hinted_ratio, 1)
     high = bounds.max_length_ratio * max(target, hinted_ratio, 1)
     bound = low if ratio < 1 else high
