@@ -58,6 +58,7 @@ NOT_RUN = {
     "restore",
     "status --watch",
     "import open-webui",
+    "import openclaw-rl",
     "report",  # it writes into the folder that it is run in
 }
 

@@ -58,7 +58,7 @@ def import_(
     if reward is not None or scale is not None or split is not None or dry_run:
         fail("--reward, --scale, --split and --dry-run are for `rlproxy import verifiers` and `harbor`.", 2)
     if scores is not None and what != "openclaw-rl":
-        fail("--scores is for `rlproxy import openclaw-rl`. Nothing was taken.", 2)
+        fail("--scores is for `rlproxy import openclaw-rl FILE`. Nothing was taken.", 2)
     if what == "openclaw-rl":
         if place is None:
             fail("name its record file: `rlproxy import openclaw-rl FILE`. Nothing was taken.", 2)
