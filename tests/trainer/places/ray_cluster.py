@@ -8,6 +8,7 @@ Owns its start and end, as a program in Ray's own environment (`~/.cache/rlproxy
 from __future__ import annotations
 
 import sys
+import time
 
 
 def main(port: str) -> None:
@@ -21,6 +22,8 @@ def main(port: str) -> None:
     for line in sys.stdin:
         if line.strip() == "kill node":
             cluster.remove_node(node, allow_graceful=False)
+            while sum(each["Alive"] for each in ray.nodes()) > 1:  # until the head has seen it, a job may be sent there
+                time.sleep(0.2)
         elif line.strip() == "add node":
             node = cluster.add_node(num_cpus=2, resources={"trainer": 1}, object_store_memory=2**27)
         print("done", flush=True)
