@@ -146,7 +146,7 @@ async def test_an_attempt_under_way_is_not_started_again(tmp_path, model, lines,
     place, id = RayPlace(settings, parse(settings.address)), JobRecord.read(run).id
     order = RunOrder(run, threads=1, nice=0)
     assert await asyncio.gather(*(place.start(id, order) for _ in range(3))) == [False] * 3
-    with pytest.raises(PlaceError, match="already"):
+    with pytest.raises(PlaceError, match="answered 500"):
         await place._ask("POST", "/api/jobs/", {"submission_id": f"rlproxy-{id}-1", "entrypoint": "true"})
     await job.terminate()
     assert [attempt.number for attempt in await attempts(settings, run)] == [1]
