@@ -133,8 +133,8 @@ class RayPlace:
         except TimeoutError:
             raise PlaceUnreachable(f"{self._url} did not answer within {CALL_S:.0f} s.") from None
         except urllib.error.HTTPError as error:
-            reason = error.read(2000).decode("utf-8", "replace").strip().splitlines()
-            words = f"{self._url} answered {error.code} ({(reason or [error.reason or "without a reason"])[-1][:200].rstrip('.')})"
+            lines = error.read(2000).decode("utf-8", "replace").strip().splitlines() or [error.reason or "no reason"]
+            words = f"{self._url} answered {error.code} ({lines[-1][:200].rstrip('.')})"
             if error.code in (401, 403):
                 raise PlaceError(f"{words}; {TOKEN} in the environment is its token.") from None
             raise (PlaceUnreachable if error.code in (502, 503, 504) else PlaceError)(f"{words}.") from None
