@@ -17,7 +17,6 @@ Target = Literal["completion", "session", "user", "rater"]  # what a person can 
 Role = Literal["use", "rate", "admin"]  # of a key, the least first: each may do what those before it may
 SignalKind = Literal["message", "tool", "regenerated", "edited", "aborted", "copied", "own"]
 SignalState = Literal["waiting", "labelled", "dropped"]  # dropped: nobody will label it
-ImageState = Literal["waiting", "decoded", "refused"]
 RunStatus = Literal["claimed", "running", "done", "rejected", "empty", "failed", "cancelled"]
 
 BASE = 0  # the version number of the base model, no adapter
@@ -227,32 +226,6 @@ class CompletionSummary:
     conversation: int  # the seq of its first turn
     calls: Message | None  # the reply itself, where it has tool calls
     ratings: tuple[Rating, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodedImage:
-    """A picture as its decoder read it. One with a `reason` was refused, and has no thumbnail."""
-
-    sha256: bytes | None  # of its bytes; None where they are not base64
-    size: int  # bytes
-    format: str | None = None  # PNG, JPEG, GIF, WEBP
-    width: int | None = None  # pixels
-    height: int | None = None
-    thumbnail: bytes | None = None  # JPEG
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ImageInfo:
-    """A picture as a page shows it."""
-
-    state: ImageState
-    sha256: bytes | None
-    size: int | None
-    format: str | None
-    width: int | None
-    height: int | None
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class ToolCall(NamedTuple):
     arguments: Any  # the value, or the text where it is not JSON
 
 
-class Answer(NamedTuple):
+class CheckedAnswer(NamedTuple):
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
@@ -41,7 +41,7 @@ class NotAnAnswer(Exception):
     """Raised for a body that is not a chat completion; says what it was."""
 
 
-def parse(body: Any) -> Answer:
+def parse(body: Any) -> CheckedAnswer:
     """The first choice of a chat completion. Raises NotAnAnswer."""
     try:
         choice = body["choices"][0]
@@ -50,7 +50,7 @@ def parse(body: Any) -> Answer:
         content = message.get("content")
         text = content if isinstance(content, str) else "".join(part.get("text") or "" for part in content or ())
         usage = body.get("usage") or {}
-        return Answer(text, calls, choice.get("finish_reason"), usage.get("completion_tokens"))
+        return CheckedAnswer(text, calls, choice.get("finish_reason"), usage.get("completion_tokens"))
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise NotAnAnswer(f"it is not a chat completion ({type(error).__name__}: {error})") from None
 
@@ -70,18 +70,18 @@ class AnswerCache:
         self._folder = None if home is None else home / FOLDER / CACHE
         self._reads = reads
 
-    def get(self, key: str, completion: str | None) -> Answer | None:
+    def get(self, key: str, completion: str | None) -> CheckedAnswer | None:
         """A file that is damaged counts as missing: its prompt is asked again."""
         if self._folder is None or not self._reads:
             return None
         try:
             stored = orjson.loads(self._path(key, completion).read_bytes())
             calls = tuple(ToolCall(**call) for call in stored["tool_calls"])
-            return Answer(**{**stored, "tool_calls": calls})
+            return CheckedAnswer(**{**stored, "tool_calls": calls})
         except (OSError, orjson.JSONDecodeError, TypeError, KeyError):
             return None
 
-    def keep(self, key: str, completion: str | None, answer: Answer) -> None:
+    def keep(self, key: str, completion: str | None, answer: CheckedAnswer) -> None:
         """Raises OSError (disk full)."""
         if self._folder is None:
             return

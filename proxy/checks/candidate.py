@@ -23,7 +23,7 @@ from proxy.checks import results
 from proxy.checks.answers import AnswerCache
 from proxy.checks.checks_file import ChecksError, JudgeCheck, Suite, read
 from proxy.checks.criteria import Criteria
-from proxy.checks.evaluation import AskedVersion, Evaluation, NotAnswered, Row
+from proxy.checks.evaluation import AskedVersion, Evaluation, EvaluationRow, NotAnswered
 from proxy.checks.summary import summarise
 from proxy.core.errors import BackendDown, ProxyError
 from proxy.core.start_errors import CannotStart
@@ -84,7 +84,7 @@ class CandidateChecks:
             return None
         return f"v{version} fails the checks of {suite.name}: {'; '.join(map(str, failures))}."
 
-    async def _rows(self, suite: Suite, version: int) -> list[Row]:
+    async def _rows(self, suite: Suite, version: int) -> list[EvaluationRow]:
         criteria = Criteria(suite)
         live_version = self._live_version
         lease = await live_version.acquire(live_version.parse_name(live_version.name(version)))
@@ -127,7 +127,7 @@ class CandidateChecks:
         return gated
 
 
-def find_failures(suite: Suite, rows: Sequence[Row]) -> list[CheckFailure]:
+def find_failures(suite: Suite, rows: Sequence[EvaluationRow]) -> list[CheckFailure]:
     """Checks that hold on fewer of their prompts than `at_least`."""
     failures = []
     for check in suite.check:

@@ -25,14 +25,14 @@ class ChecksError(Exception):
     """One sentence on a file of checks that cannot be used."""
 
 
-class Section(BaseModel):
+class CheckSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
-class Prompt(Section):
+class CheckPrompt(CheckSection):
     """One prompt. `completion`: the captured completion that it is of, and `trained` whether that one trained."""
 
     name: Name
@@ -60,7 +60,7 @@ def _compiles(pattern: str) -> str:
     return pattern
 
 
-class Check(Section):
+class AnswerCheck(CheckSection):
     """Members of every kind. Without `prompts` and `tags` it is of all prompts."""
 
     name: Name
@@ -68,19 +68,19 @@ class Check(Section):
     tags: tuple[str, ...] = ()
     at_least: float = Field(default=1.0, ge=0, le=1)  # share of the prompts on which a candidate must pass
 
-    def concerns(self, prompt: Prompt) -> bool:
+    def concerns(self, prompt: CheckPrompt) -> bool:
         if not self.prompts and not self.tags:
             return True
         return prompt.name in self.prompts or not set(self.tags).isdisjoint(prompt.tags)
 
 
-class RegexCheck(Check):
+class RegexCheck(AnswerCheck):
     kind: Literal["regex"]
     pattern: Annotated[str, AfterValidator(_compiles)]
     absent: bool = False  # the pattern must not be there
 
 
-class LengthCheck(Check):
+class LengthCheck(AnswerCheck):
     kind: Literal["length"]
     min_words: int = Field(default=0, ge=0)
     max_words: int | None = Field(default=None, ge=0)
@@ -88,12 +88,12 @@ class LengthCheck(Check):
     max_characters: int | None = Field(default=None, ge=0)
 
 
-class SchemaCheck(Check):
+class SchemaCheck(AnswerCheck):
     kind: Literal["schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class ToolCheck(Check):
+class ToolCheck(AnswerCheck):
     """`calls`: the tool that must be called; empty: none may be. `arguments`: a JSON schema of its arguments."""
 
     kind: Literal["tool"]
@@ -101,7 +101,7 @@ class ToolCheck(Check):
     arguments: dict[str, Any] | None = None
 
 
-class PythonCheck(Check):
+class PythonCheck(AnswerCheck):
     """`function`: as `my.py:check`, called with the prompt and the answer."""
 
     kind: Literal["python"]
@@ -110,7 +110,7 @@ class PythonCheck(Check):
     memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
 
 
-class JudgeCheck(Check):
+class JudgeCheck(AnswerCheck):
     """`criterion`: what the judge of the settings is asked about each answer."""
 
     kind: Literal["judge"]
@@ -122,7 +122,7 @@ AnyCheck = Annotated[
 ]
 
 
-class Captured(Section):
+class CapturedPrompts(CheckSection):
     """The newest captured prompts. Those that trained are left out unless they are asked for."""
 
     count: int = Field(ge=1, le=MOST_PROMPTS)
@@ -131,22 +131,22 @@ class Captured(Section):
     user: str | None = None
 
 
-class Episodes(Section):
+class EvalEpisodes(CheckSection):
     """Success of each version in the episodes that never train."""
 
     split: Literal["eval"] = "eval"
 
 
-class Suite(Section):
+class Suite(CheckSection):
     """A whole file. `folder` is where paths in it begin."""
 
     max_tokens: int = Field(default=256, ge=1, le=100_000)
     temperature: float = Field(default=0.0, ge=0, le=2)
     seed: int = 1
-    prompt: tuple[Prompt, ...] = ()
+    prompt: tuple[CheckPrompt, ...] = ()
     check: tuple[AnyCheck, ...] = Field(min_length=1)
-    captured: Captured | None = None
-    episodes: Episodes | None = None
+    captured: CapturedPrompts | None = None
+    episodes: EvalEpisodes | None = None
     name: str = ""
     folder: Path = Path()
     digest: str = ""
@@ -167,7 +167,7 @@ class Suite(Section):
                 raise ValueError(f"the check {check.name!r} is of {unknown[0]!r}, which no prompt has")
         return self
 
-    def with_prompts(self, prompts: Sequence[Prompt]) -> Suite:
+    def with_prompts(self, prompts: Sequence[CheckPrompt]) -> Suite:
         return self.model_copy(update={"prompt": (*self.prompt, *prompts)})
 
 

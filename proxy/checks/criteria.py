@@ -15,13 +15,13 @@ import orjson
 
 from config.re2_patterns import TextPattern
 from config.sections import own_function
-from proxy.checks.answers import Answer
+from proxy.checks.answers import CheckedAnswer
 from proxy.checks.checks_file import (
     AnyCheck,
+    CheckPrompt,
     ChecksError,
     JudgeCheck,
     LengthCheck,
-    Prompt,
     PythonCheck,
     RegexCheck,
     SchemaCheck,
@@ -46,14 +46,14 @@ AskJudge = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
 """Asks the judge these messages at temperature 0. Raises JudgeDown."""
 
 
-class Verdict(NamedTuple):
+class CriterionVerdict(NamedTuple):
     """`ok` is None where the check could not be made; `reason` says why it is not True."""
 
     ok: bool | None
     reason: str = ""
 
 
-PASSED: Final = Verdict(True)
+PASSED: Final = CriterionVerdict(True)
 
 
 class Criteria:
@@ -69,7 +69,7 @@ class Criteria:
         if judged is not None and ask_judge is None:
             raise ChecksError(f"the check {judged!r} asks a judge, and there is none here. Nothing was asked.")
 
-    async def verdict(self, check: AnyCheck, prompt: Prompt, answer: Answer) -> Verdict:
+    async def verdict(self, check: AnyCheck, prompt: CheckPrompt, answer: CheckedAnswer) -> CriterionVerdict:
         match check:
             case RegexCheck():
                 return self._regex(check, answer)
@@ -88,48 +88,52 @@ class Criteria:
         for code in self._own_code.values():
             await code.stop()
 
-    def _regex(self, check: RegexCheck, answer: Answer) -> Verdict:
+    def _regex(self, check: RegexCheck, answer: CheckedAnswer) -> CriterionVerdict:
         is_there = self._patterns[check.name].search(answer.text) is not None
         if is_there != check.absent:
             return PASSED
-        return Verdict(False, f"{'has' if check.absent else 'does not have'} {check.pattern!r}"[:MOST_REASON])
+        return CriterionVerdict(False, f"{'has' if check.absent else 'does not have'} {check.pattern!r}"[:MOST_REASON])
 
-    def _schema(self, check: SchemaCheck, answer: Answer) -> Verdict:
+    def _schema(self, check: SchemaCheck, answer: CheckedAnswer) -> CriterionVerdict:
         try:
             value = orjson.loads(answer.text)
         except orjson.JSONDecodeError:
-            return Verdict(False, "is not JSON")
+            return CriterionVerdict(False, "is not JSON")
         return self._validated(check.name, value)
 
-    def _validated(self, name: str, value: Any) -> Verdict:
+    def _validated(self, name: str, value: Any) -> CriterionVerdict:
         try:
             error = next(iter(self._schemas[name].iter_errors(value)), None)
         except Exception as failure:  # a reference that leads nowhere, a pattern that is not one
-            return Verdict(None, f"its schema cannot be applied ({type(failure).__name__}: {failure})"[:MOST_REASON])
+            return CriterionVerdict(
+                None, f"its schema cannot be applied ({type(failure).__name__}: {failure})"[:MOST_REASON]
+            )
         if error is None:
             return PASSED
-        return Verdict(False, f"breaks `{error.validator}` of the schema at {error.json_path}"[:MOST_REASON])
+        return CriterionVerdict(False, f"breaks `{error.validator}` of the schema at {error.json_path}"[:MOST_REASON])
 
-    def _tool(self, check: ToolCheck, answer: Answer) -> Verdict:
+    def _tool(self, check: ToolCheck, answer: CheckedAnswer) -> CriterionVerdict:
         names = [call.name for call in answer.tool_calls]
         if not check.calls:
-            return Verdict(False, f"calls {', '.join(names)}"[:MOST_REASON]) if names else PASSED
+            return CriterionVerdict(False, f"calls {', '.join(names)}"[:MOST_REASON]) if names else PASSED
         calls = [call for call in answer.tool_calls if call.name == check.calls]
         if not calls:
-            return Verdict(False, f"does not call {check.calls}" + (f", but {', '.join(names)}" if names else ""))
+            return CriterionVerdict(
+                False, f"does not call {check.calls}" + (f", but {', '.join(names)}" if names else "")
+            )
         if check.arguments is None:
             return PASSED
         return min((self._validated(check.name, call.arguments) for call in calls), key=lambda each: each.ok is True)
 
-    async def _python(self, check: PythonCheck, prompt: Prompt, answer: Answer) -> Verdict:
+    async def _python(self, check: PythonCheck, prompt: CheckPrompt, answer: CheckedAnswer) -> CriterionVerdict:
         request = {"name": prompt.name, "messages": prompt.conversation, "tools": prompt.tools, "tags": prompt.tags}
         try:
             value, _ = await self._own_code[check.name].call(request, answer.json())
         except OwnCodeFailed as error:
-            return Verdict(None, str(error)[:MOST_REASON])
+            return CriterionVerdict(None, str(error)[:MOST_REASON])
         return _own_verdict(value)
 
-    async def _judge(self, check: JudgeCheck, prompt: Prompt, answer: Answer) -> Verdict:
+    async def _judge(self, check: JudgeCheck, prompt: CheckPrompt, answer: CheckedAnswer) -> CriterionVerdict:
         assert self._ask_judge is not None
         request = next((m.get("content") for m in reversed(prompt.conversation) if m.get("role") == "user"), "")
         texts = {
@@ -144,32 +148,32 @@ class Criteria:
         try:
             reply = last_object(await self._ask_judge(messages))
         except JudgeDown as error:
-            return Verdict(None, str(error)[:MOST_REASON])
+            return CriterionVerdict(None, str(error)[:MOST_REASON])
         if reply is None or not isinstance(reply.get("holds"), bool):
-            return Verdict(None, "the judge's answer cannot be read")
-        return PASSED if reply["holds"] else Verdict(False, "the judge says no")
+            return CriterionVerdict(None, "the judge's answer cannot be read")
+        return PASSED if reply["holds"] else CriterionVerdict(False, "the judge says no")
 
 
-def _length(check: LengthCheck, answer: Answer) -> Verdict:
+def _length(check: LengthCheck, answer: CheckedAnswer) -> CriterionVerdict:
     words, characters = len(answer.text.split()), len(answer.text)
     for count, least, most, unit in (
         (words, check.min_words, check.max_words, "words"),
         (characters, check.min_characters, check.max_characters, "characters"),
     ):
         if count < least:
-            return Verdict(False, f"has {count} {unit}, fewer than {least}")
+            return CriterionVerdict(False, f"has {count} {unit}, fewer than {least}")
         if most is not None and count > most:
-            return Verdict(False, f"has {count} {unit}, more than {most}")
+            return CriterionVerdict(False, f"has {count} {unit}, more than {most}")
     return PASSED
 
 
-def _own_verdict(value: Any) -> Verdict:
+def _own_verdict(value: Any) -> CriterionVerdict:
     """The value that a function may return: True, False, or a text that says what is wrong."""
     if isinstance(value, bool):
-        return PASSED if value else Verdict(False, "its function says no")
+        return PASSED if value else CriterionVerdict(False, "its function says no")
     if isinstance(value, str):
-        return Verdict(False, value[:MOST_REASON]) if value else PASSED
-    return Verdict(None, "its function returned neither True, False, nor a text that says what is wrong")
+        return CriterionVerdict(False, value[:MOST_REASON]) if value else PASSED
+    return CriterionVerdict(None, "its function returned neither True, False, nor a text that says what is wrong")
 
 
 def _schema_of(check: AnyCheck) -> dict[str, Any] | None:

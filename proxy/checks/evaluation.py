@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from proxy.checks.answers import Answer, AnswerCache, NotAnAnswer, key_of, parse
-from proxy.checks.checks_file import Prompt, Suite
-from proxy.checks.criteria import Criteria, Verdict
+from proxy.checks.answers import AnswerCache, CheckedAnswer, NotAnAnswer, key_of, parse
+from proxy.checks.checks_file import CheckPrompt, Suite
+from proxy.checks.criteria import Criteria, CriterionVerdict
 
 
 class AskedVersion(NamedTuple):
@@ -30,13 +30,13 @@ Ask = Callable[[AskedVersion, Mapping[str, Any]], Awaitable[Any]]
 """Posts this chat request; the JSON answer. Raises NotAnswered."""
 
 
-class Row(NamedTuple):
+class EvaluationRow(NamedTuple):
     """One prompt asked of one version. `problem` says why there is no answer."""
 
     version: int
-    prompt: Prompt
-    answer: Answer | None
-    verdicts: Mapping[str, Verdict]
+    prompt: CheckPrompt
+    answer: CheckedAnswer | None
+    verdicts: Mapping[str, CriterionVerdict]
     problem: str = ""
     is_cached: bool = False
 
@@ -58,12 +58,12 @@ class Evaluation:
         self._room = asyncio.Semaphore(at_once)
 
     async def run(
-        self, versions: Sequence[AskedVersion], tell: Callable[[Row], object] = lambda row: None
-    ) -> list[Row]:
+        self, versions: Sequence[AskedVersion], tell: Callable[[EvaluationRow], object] = lambda row: None
+    ) -> list[EvaluationRow]:
         """All rows, by version and prompt; `tell` hears each as it comes. Raises OSError where the cache cannot be
         written."""
 
-        async def ask_one(version: AskedVersion, prompt: Prompt) -> Row:
+        async def ask_one(version: AskedVersion, prompt: CheckPrompt) -> EvaluationRow:
             async with self._room:
                 row = await self._row(version, prompt)
             tell(row)
@@ -77,7 +77,7 @@ class Evaluation:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _row(self, version: AskedVersion, prompt: Prompt) -> Row:
+    async def _row(self, version: AskedVersion, prompt: CheckPrompt) -> EvaluationRow:
         body = request_body(self._suite, prompt)
         key = key_of(version.identity, body)
         answer = await asyncio.to_thread(self._cache.get, key, prompt.completion)
@@ -86,23 +86,23 @@ class Evaluation:
             try:
                 answer = await self._answer(version, body)
             except NotAnswered as error:
-                return Row(version.version, prompt, None, {}, str(error))
+                return EvaluationRow(version.version, prompt, None, {}, str(error))
             await asyncio.to_thread(self._cache.keep, key, prompt.completion, answer)
         verdicts = {
             check.name: await self._criteria.verdict(check, prompt, answer)
             for check in self._suite.check
             if check.concerns(prompt)
         }
-        return Row(version.version, prompt, answer, verdicts, is_cached=is_cached)
+        return EvaluationRow(version.version, prompt, answer, verdicts, is_cached=is_cached)
 
-    async def _answer(self, version: AskedVersion, body: Mapping[str, Any]) -> Answer:
+    async def _answer(self, version: AskedVersion, body: Mapping[str, Any]) -> CheckedAnswer:
         try:
             return parse(await self._ask(version, body))
         except NotAnAnswer as error:
             raise NotAnswered(str(error)) from None
 
 
-def request_body(suite: Suite, prompt: Prompt) -> dict[str, Any]:
+def request_body(suite: Suite, prompt: CheckPrompt) -> dict[str, Any]:
     """The chat request without a model, the same for each version."""
     body: dict[str, Any] = {
         "messages": prompt.conversation,

@@ -19,7 +19,7 @@ from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from proxy.checks.checks_file import Prompt
+from proxy.checks.checks_file import CheckPrompt
 
 THROWS: Final = 999
 FALSE_ALARMS: Final = 0.05  # most evaluations without any such place in which one is named
@@ -47,7 +47,7 @@ class Slice(NamedTuple):
         return f"{self.worse} of the {self.prompts} prompts with {self.features[0]}{aliases} got worse"
 
 
-def features(prompt: Prompt) -> set[str]:
+def features(prompt: CheckPrompt) -> set[str]:
     """Features that prompts may share: words of what was asked last, its tags, its language, the tools offered."""
     last = next((m.get("content") for m in reversed(prompt.conversation) if m.get("role") == "user"), "")
     if isinstance(last, list):

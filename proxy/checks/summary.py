@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.checks.checks_file import Suite
-from proxy.checks.evaluation import Row
+from proxy.checks.evaluation import EvaluationRow
 from proxy.checks.slices import features, worse_slices
 from proxy.checks.statistics import mcnemar, wilson
 from proxy.core.version_names import label
@@ -23,7 +23,7 @@ ALL: Final = "all checks"
 
 
 def summarise(
-    suite: Suite, versions: Sequence[int], rows: Sequence[Row], episodes: Sequence[Mapping[str, Any]] = ()
+    suite: Suite, versions: Sequence[int], rows: Sequence[EvaluationRow], episodes: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     """`episodes`: counts of the versions in episodes that never train."""
     by_version = {version: [row for row in rows if row.version == version] for version in versions}
@@ -44,7 +44,7 @@ def summarise(
     }
 
 
-def _of_version(suite: Suite, version: int, rows: Sequence[Row]) -> dict[str, Any]:
+def _of_version(suite: Suite, version: int, rows: Sequence[EvaluationRow]) -> dict[str, Any]:
     by_check = {name: [row.verdicts[name].ok for row in rows if name in row.verdicts] for name in _names(suite)}
     return {
         "version": version,
@@ -68,7 +68,9 @@ def _share(results: Sequence[bool | None]) -> dict[str, Any]:
     return {"passed": passed, "failed": failed, "unknown": results.count(None), **bounds}
 
 
-def _compared(first_rows: Sequence[Row], second_rows: Sequence[Row], first: int, second: int) -> dict[str, Any]:
+def _compared(
+    first_rows: Sequence[EvaluationRow], second_rows: Sequence[EvaluationRow], first: int, second: int
+) -> dict[str, Any]:
     """Prompts on which the second is better or worse than the first, of those that both have a result for."""
     paired = [(a, b) for a, b in zip(first_rows, second_rows, strict=True) if a.ok is not None and b.ok is not None]
     changes = [int(b.ok or 0) - int(a.ok or 0) for a, b in paired]
@@ -85,7 +87,7 @@ def _compared(first_rows: Sequence[Row], second_rows: Sequence[Row], first: int,
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: EvaluationRow) -> dict[str, Any]:
     return {
         "version": row.version,
         "prompt": row.prompt.name,

@@ -43,6 +43,10 @@ def console() -> Console:
     return _Console(file=styled(sys.stdout), markup=False, emoji=False)
 
 
+def error_console() -> Console:
+    return _Console(file=styled(sys.stderr), markup=False, emoji=False)
+
+
 def panel_console() -> Console:
     """A console as large as its terminal: COLUMNS and LINES may be those of the shell that opened its pane."""
     size_free = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from config.sections import Images
 from proxy.core.offload import off_loop
-from store.records import DecodedImage
+from store.image_records import DecodedImage
 
 PROGRAM: Final = Path(__file__).with_name("program.py")
 MOST_BYTES: Final = 2**20  # of its answer: a thumbnail has a tenth of that

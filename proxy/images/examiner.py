@@ -18,7 +18,7 @@ from proxy.images.decoder import NO_PILLOW, Decoder
 from proxy.images.parts import from_base64
 from store.captured.images import WaitingImage
 from store.errors import StoreError
-from store.records import DecodedImage
+from store.image_records import DecodedImage
 from store.store import Store
 
 log = structlog.get_logger()

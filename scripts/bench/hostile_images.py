@@ -28,7 +28,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from scripts.harness.pictures import HostileImage, hostile, picture
-from store.records import DecodedImage
+from store.image_records import DecodedImage
 
 
 class MemoryWatch:

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.checks.checks_file import Prompt
+from proxy.checks.checks_file import CheckPrompt
 from proxy.checks.slices import WORD, Slice, features, worse_slices
 from proxy.checks.statistics import wilson
 from scripts.harness.circumstances import circumstances
@@ -68,7 +68,7 @@ def evaluated(
         plant(prompts, chosen, kind)
         for index in chosen:
             changes[index] = -1
-    return worse_slices([features(Prompt.model_validate(prompt)) for prompt in prompts], changes)
+    return worse_slices([features(CheckPrompt.model_validate(prompt)) for prompt in prompts], changes)
 
 
 def share(count: int, times: int) -> dict[str, Any]:

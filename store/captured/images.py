@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from store.captured.rows import to_json, to_record
 from store.file.part import StorePart
-from store.records import DecodedImage, ImageInfo
+from store.image_records import DecodedImage, ImageInfo
 
 _STARTS: Final = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8")
 _RIFF, _WEBP, _WEBP_OFFSET = b"RIFF", b"WEBP", 8

@@ -33,7 +33,7 @@ UNDER_WAY: Final = ("PENDING", "RUNNING")
 TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105  the variable that Ray itself reads
 
 
-class Attempt(NamedTuple):
+class RayAttempt(NamedTuple):
     """One job of Ray: an attempt of a run."""
 
     number: int
@@ -111,16 +111,16 @@ class RayPlace:
             await self._ask("DELETE", path)
         await self._disk.remove(id)
 
-    async def _last(self, id: str) -> Attempt | None:
+    async def _last(self, id: str) -> RayAttempt | None:
         return max(await self._attempts(id), default=None)
 
-    async def _attempts(self, id: str) -> list[Attempt]:
+    async def _attempts(self, id: str) -> list[RayAttempt]:
         answer = await self._ask("GET", "/api/jobs/")
         jobs = answer if isinstance(answer, list) else []
         prefix = _name(id, None)
         names = {str(job.get("submission_id") or ""): job for job in jobs if isinstance(job, dict)}
         return [
-            Attempt(int(number), str(job.get("status")), str(job.get("message") or ""))
+            RayAttempt(int(number), str(job.get("status")), str(job.get("message") or ""))
             for name, job in names.items()
             if name.startswith(prefix) and (number := name.removeprefix(prefix)).isdecimal()
         ]
@@ -155,7 +155,7 @@ def _call(method: str, url: str, body: Any) -> Any:
         headers["Authorization"] = f"Bearer {token}"
     content = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, content, headers, method=method)  # noqa: S310  http, as the setting says
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+    opener = urllib.request.build_opener(_NoRedirect)
     with opener.open(request, timeout=CALL_S) as response:
         answer = response.read(LARGEST + 1)
     if len(answer) > LARGEST:
@@ -163,7 +163,7 @@ def _call(method: str, url: str, body: Any) -> Any:
     return json.loads(answer) if answer.strip() else None
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A token does not follow to another host."""
 
     def redirect_request(self, *_: Any) -> None:

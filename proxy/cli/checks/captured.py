@@ -13,15 +13,15 @@ from urllib.parse import urlencode
 
 import orjson
 
-from proxy.backends.base import Prompt as ServedPrompt
-from proxy.checks.checks_file import Captured, Prompt
+from proxy.backends.base import CheckPrompt as ServedPrompt
+from proxy.checks.checks_file import CapturedPrompts, CheckPrompt
 from proxy.cli.exports.examples import NotAnExample, prompt_of
 
 if TYPE_CHECKING:
     from proxy.cli.http import HomeClient
 
 
-def prompts(client: HomeClient, selection: Captured) -> list[Prompt]:
+def prompts(client: HomeClient, selection: CapturedPrompts) -> list[CheckPrompt]:
     """The newest last. Ends the command where the proxy refuses or is not there."""
     filters = {"turn": "main", "session": selection.session, "user": selection.user}
     query = urlencode({name: value for name, value in filters.items() if value is not None})
@@ -29,9 +29,9 @@ def prompts(client: HomeClient, selection: Captured) -> list[Prompt]:
     return choose(lines, trained_completions(client), selection)
 
 
-def choose(lines: Iterable[Mapping[str, Any]], trained: set[str], selection: Captured) -> list[Prompt]:
+def choose(lines: Iterable[Mapping[str, Any]], trained: set[str], selection: CapturedPrompts) -> list[CheckPrompt]:
     """One prompt of several completions has the name of the newest, and has trained where one of them did."""
-    newest: dict[str, Prompt] = {}
+    newest: dict[str, CheckPrompt] = {}
     trained_prompts: set[str] = set()
     for line in lines:
         try:
@@ -43,7 +43,7 @@ def choose(lines: Iterable[Mapping[str, Any]], trained: set[str], selection: Cap
             trained_prompts.add(key)
         newest.pop(key, None)
         request = ServedPrompt(messages, tools).chat()  # arguments of calls as a request has them
-        newest[key] = Prompt.model_validate({"name": line["id"][:80], "completion": line["id"], **request})
+        newest[key] = CheckPrompt.model_validate({"name": line["id"][:80], "completion": line["id"], **request})
     marked = (prompt.model_copy(update={"trained": key in trained_prompts}) for key, prompt in newest.items())
     return list(deque((each for each in marked if selection.trained or not each.trained), maxlen=selection.count))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from proxy.checks.answers import AnswerCache
     from proxy.checks.checks_file import Suite
-    from proxy.checks.evaluation import AskedVersion, Row
+    from proxy.checks.evaluation import AskedVersion, EvaluationRow
     from proxy.cli.http import HomeClient
 
 eval_app = typer.Typer()
@@ -31,7 +31,7 @@ INTERRUPTED: Final = 130
 MOST_VERSIONS: Final = 12
 
 
-class Plan(NamedTuple):
+class EvalPlan(NamedTuple):
     suite: Suite
     versions: Sequence[AskedVersion]
     model: str
@@ -100,7 +100,7 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _plan(settings: Settings, client: HomeClient, suite: Suite, versions: str | None, at_once: int) -> Plan:
+def _plan(settings: Settings, client: HomeClient, suite: Suite, versions: str | None, at_once: int) -> EvalPlan:
     """Raises ChecksError; ends the command where the proxy refuses or is not there."""
     from proxy.checks.answers import AnswerCache
     from proxy.checks.checks_file import ChecksError
@@ -119,7 +119,7 @@ def _plan(settings: Settings, client: HomeClient, suite: Suite, versions: str | 
         suite = suite.with_prompts(prompts)
     if settings.store.key_from:
         print("The home is encrypted: neither answers nor results are kept on the disk.", file=sys.stderr)
-    return Plan(suite, candidates, model, at_once, AnswerCache(None))
+    return EvalPlan(suite, candidates, model, at_once, AnswerCache(None))
 
 
 def choose_versions(text: str | None, listing: Mapping[str, Any], model: str) -> list[AskedVersion]:
@@ -146,14 +146,14 @@ def choose_versions(text: str | None, listing: Mapping[str, Any], model: str) ->
     ]
 
 
-async def _rows(settings: Settings, client: HomeClient, plan: Plan, *, quiet: bool) -> list[Row]:
-    from rich.console import Console
+async def _rows(settings: Settings, client: HomeClient, plan: EvalPlan, *, quiet: bool) -> list[EvaluationRow]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from proxy.checks.checks_file import JudgeCheck
     from proxy.checks.criteria import Criteria
     from proxy.checks.evaluation import Evaluation
     from proxy.cli.checks.ask import ask_through, judge_of
+    from proxy.cli.tables import error_console
 
     columns = (
         TextColumn("asked"),
@@ -168,12 +168,12 @@ async def _rows(settings: Settings, client: HomeClient, plan: Plan, *, quiet: bo
         criteria = Criteria(plan.suite, judge)
         stack.push_async_callback(criteria.stop)
         progress = stack.enter_context(
-            Progress(*columns, console=Console(stderr=True), disable=quiet and not sys.stderr.isatty())
+            Progress(*columns, console=error_console(), disable=quiet and not sys.stderr.isatty())
         )
         task = progress.add_task("", total=len(plan.versions) * len(plan.suite.prompt), note="")
         cached = 0
 
-        def tell(row: Row) -> None:
+        def tell(row: EvaluationRow) -> None:
             nonlocal cached
             cached += row.is_cached
             progress.update(task, advance=1, note=f"{cached} known from before" if cached else "")

@@ -28,7 +28,7 @@ UNTRAINABLE: Final = "OpenClaw-RL marked it as not trainable"
 NO_NUMBERS: Final = "OpenClaw-RL records neither token ids nor log-probs"
 
 
-class Turn(NamedTuple):
+class RecordedTurn(NamedTuple):
     session: str
     number: int
 
@@ -47,12 +47,12 @@ def lines(records: Path, scores: Path | None) -> Iterator[bytes]:
         yield json.dumps(line, ensure_ascii=True).encode() + b"\n"
 
 
-def _line(record: Mapping[str, Any], scores: Mapping[Turn, float]) -> dict[str, Any]:
+def _line(record: Mapping[str, Any], scores: Mapping[RecordedTurn, float]) -> dict[str, Any]:
     """Raises KeyError, TypeError, ValueError."""
     session, messages, text = str(record["session_id"]), record["messages"], record["response_text"]
     if not isinstance(messages, list) or not isinstance(text, str):
         raise TypeError("`messages` is a list and `response_text` a text")
-    turn = Turn(session, int(record["turn"]))
+    turn = RecordedTurn(session, int(record["turn"]))
     moment = time.mktime(time.strptime(record["timestamp"], "%Y-%m-%d %H:%M:%S"))  # it writes local time
     identity = json.dumps([*turn, record["timestamp"], messages, text], sort_keys=True)
     id = f"rl-{hashlib.sha256(identity.encode()).hexdigest()[:24]}"
@@ -82,12 +82,12 @@ def _ratings(id: str, moment: float, score: float | None) -> list[dict[str, Any]
     ]  # fmt: skip
 
 
-def _scores(file: Path) -> dict[Turn, float]:
+def _scores(file: Path) -> dict[RecordedTurn, float]:
     """The score of each turn. Raises UnreadableFile."""
     values = {}
     for number, row in _rows(file):
         try:
-            values[Turn(str(row["session_id"]), int(row["turn"]))] = float(row["score"])
+            values[RecordedTurn(str(row["session_id"]), int(row["turn"]))] = float(row["score"])
         except (KeyError, TypeError, ValueError):
             raise UnreadableFile(f"line {number} of {file} is not a score of OpenClaw-RL; nothing was taken.") from None
     return values

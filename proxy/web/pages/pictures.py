@@ -20,7 +20,8 @@ from proxy.images.decoder import NO_PILLOW
 from proxy.images.examiner import ImageExaminer
 from proxy.images.parts import IMAGE_PARTS, inline_bytes, is_inline, url_of
 from proxy.web.pages.filters import MessagePart, parts
-from store.records import CompletionSummary, ImageInfo, Message
+from store.image_records import ImageInfo
+from store.records import CompletionSummary, Message
 from store.store import Store
 
 PATIENCE_S: Final = 5.0  # for a picture that was captured just now

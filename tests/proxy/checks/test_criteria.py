@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.checks.answers import Answer, ToolCall
+from proxy.checks.answers import CheckedAnswer, ToolCall
 from proxy.checks.checks_file import ChecksError, Suite, read
-from proxy.checks.criteria import Criteria, Verdict
+from proxy.checks.criteria import Criteria, CriterionVerdict
 from proxy.signals.judge import JudgeDown
 from tests.proxy.checks.test_checks_file import SOUND, written
 
@@ -20,7 +20,7 @@ def suite_of(folder: Path, check: str) -> Suite:
     return read(written(folder, SOUND.partition("[[check]]")[0] + f"[[check]]\nname = 'c'\n{check}\n"))
 
 
-async def verdict(suite: Suite, answer: Answer, ask_judge: Any = None) -> Verdict:
+async def verdict(suite: Suite, answer: CheckedAnswer, ask_judge: Any = None) -> CriterionVerdict:
     criteria = Criteria(suite, ask_judge)
     try:
         return await criteria.verdict(suite.check[0], suite.prompt[0], answer)
@@ -44,33 +44,35 @@ async def verdict(suite: Suite, answer: Answer, ask_judge: Any = None) -> Verdic
     ],
 )
 async def test_kinds_that_read_text(tmp_path: Path, check: str, text: str, ok: bool, reason: str) -> None:
-    assert await verdict(suite_of(tmp_path, check), Answer(text)) == Verdict(ok, reason)
+    assert await verdict(suite_of(tmp_path, check), CheckedAnswer(text)) == CriterionVerdict(ok, reason)
 
 
 async def test_a_call_that_must_not_be_there(tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "kind='tool'\ncalls=''")
-    assert await verdict(suite, Answer("", (ToolCall("rm", {}),))) == Verdict(False, "calls rm")
+    assert await verdict(suite, CheckedAnswer("", (ToolCall("rm", {}),))) == CriterionVerdict(False, "calls rm")
     suite = suite_of(tmp_path, "kind='tool'\ncalls='ls'")
-    assert (await verdict(suite, Answer("", (ToolCall("rm", {}),)))).reason == "does not call ls, but rm"
-    assert (await verdict(suite, Answer("", (ToolCall("rm", {}), ToolCall("ls", "not JSON"))))).ok
+    assert (await verdict(suite, CheckedAnswer("", (ToolCall("rm", {}),)))).reason == "does not call ls, but rm"
+    assert (await verdict(suite, CheckedAnswer("", (ToolCall("rm", {}), ToolCall("ls", "not JSON"))))).ok
 
 
 async def test_json_schemas(tmp_path: Path) -> None:
     pytest.importorskip("jsonschema")
     suite = suite_of(tmp_path, "kind='schema'\n[check.schema]\ntype='object'\nrequired=['a']\n")
-    assert (await verdict(suite, Answer('{"a": 1}'))).ok
-    assert (await verdict(suite, Answer("Sure! {}"))) == Verdict(False, "is not JSON")
-    assert (await verdict(suite, Answer("{}"))) == Verdict(False, "breaks `required` of the schema at $")
+    assert (await verdict(suite, CheckedAnswer('{"a": 1}'))).ok
+    assert (await verdict(suite, CheckedAnswer("Sure! {}"))) == CriterionVerdict(False, "is not JSON")
+    assert (await verdict(suite, CheckedAnswer("{}"))) == CriterionVerdict(
+        False, "breaks `required` of the schema at $"
+    )
     suite = suite_of(tmp_path, "kind='tool'\ncalls='w'\narguments={type='object', required=['city']}")
-    assert (await verdict(suite, Answer("", (ToolCall("w", {"city": "Oslo"}),)))).ok
-    assert "required" in (await verdict(suite, Answer("", (ToolCall("w", {}),)))).reason
-    assert (await verdict(suite, Answer("", (ToolCall("w", "{"),)))).ok is False
+    assert (await verdict(suite, CheckedAnswer("", (ToolCall("w", {"city": "Oslo"}),)))).ok
+    assert "required" in (await verdict(suite, CheckedAnswer("", (ToolCall("w", {}),)))).reason
+    assert (await verdict(suite, CheckedAnswer("", (ToolCall("w", "{"),)))).ok is False
 
 
 async def test_a_schema_that_leads_to_a_network_is_not_followed(tmp_path: Path) -> None:
     pytest.importorskip("jsonschema")
     suite = suite_of(tmp_path, "kind='schema'\nschema={'$ref'='https://example.com/x.json'}")
-    result = await verdict(suite, Answer("{}"))
+    result = await verdict(suite, CheckedAnswer("{}"))
     assert result.ok is None and "its schema cannot be applied" in result.reason
 
 
@@ -99,11 +101,11 @@ def check(prompt, answer):
 async def test_the_users_own_function_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     suite = suite_of(tmp_path, "kind='python'\nfunction='mine.py:check'")
-    assert (await verdict(suite, Answer("yes"))) == Verdict(True)
-    assert (await verdict(suite, Answer("no"))).ok is False
-    assert (await verdict(suite, Answer("why"))) == Verdict(False, "is rude")
-    assert (await verdict(suite, Answer("number"))).ok is None
-    failed = await verdict(suite, Answer("other"))
+    assert (await verdict(suite, CheckedAnswer("yes"))) == CriterionVerdict(True)
+    assert (await verdict(suite, CheckedAnswer("no"))).ok is False
+    assert (await verdict(suite, CheckedAnswer("why"))) == CriterionVerdict(False, "is rude")
+    assert (await verdict(suite, CheckedAnswer("number"))).ok is None
+    failed = await verdict(suite, CheckedAnswer("other"))
     assert failed.ok is None and "KeyError" in failed.reason
 
 
@@ -118,14 +120,14 @@ async def test_a_judge_reads_the_criterion_as_data(tmp_path: Path) -> None:
 
         return ask
 
-    assert (await verdict(suite, Answer("Get out"), saying('{"holds": false, "because": "rude"}'))).ok is False
+    assert (await verdict(suite, CheckedAnswer("Get out"), saying('{"holds": false, "because": "rude"}'))).ok is False
     assert json.loads(sent[1]["content"]) == {"request": "Hello", "reply": "Get out", "criterion": "It is polite."}
-    assert (await verdict(suite, Answer("x"), saying('I think {"holds": true}'))).ok is True
-    assert (await verdict(suite, Answer("x"), saying("maybe"))).ok is None
+    assert (await verdict(suite, CheckedAnswer("x"), saying('I think {"holds": true}'))).ok is True
+    assert (await verdict(suite, CheckedAnswer("x"), saying("maybe"))).ok is None
 
     async def down(messages: Sequence[Mapping[str, str]]) -> str:
         raise JudgeDown("http://x does not answer")
 
-    assert (await verdict(suite, Answer("x"), down)) == Verdict(None, "http://x does not answer")
+    assert (await verdict(suite, CheckedAnswer("x"), down)) == CriterionVerdict(None, "http://x does not answer")
     with pytest.raises(ChecksError, match="asks a judge, and there is none"):
         Criteria(suite)

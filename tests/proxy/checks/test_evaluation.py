@@ -12,10 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from proxy.checks import answers, results
-from proxy.checks.answers import Answer, AnswerCache, NotAnAnswer, ToolCall, key_of, parse
-from proxy.checks.checks_file import Prompt, Suite
+from proxy.checks.answers import AnswerCache, CheckedAnswer, NotAnAnswer, ToolCall, key_of, parse
+from proxy.checks.checks_file import CheckPrompt, Suite
 from proxy.checks.criteria import Criteria
-from proxy.checks.evaluation import AskedVersion, Evaluation, NotAnswered, Row
+from proxy.checks.evaluation import AskedVersion, Evaluation, EvaluationRow, NotAnswered
 from proxy.checks.junit import junit
 from proxy.checks.summary import summarise
 
@@ -23,7 +23,7 @@ BASE, V1 = AskedVersion(0, "m@base", "m|0"), AskedVersion(1, "m@v1", "m|1")
 
 
 def suite(prompts: int = 4, **settings: Any) -> Suite:
-    rows = [Prompt(name=f"p{n}", text=f"say {n}", completion="rl-3" if n == 3 else None) for n in range(prompts)]
+    rows = [CheckPrompt(name=f"p{n}", text=f"say {n}", completion="rl-3" if n == 3 else None) for n in range(prompts)]
     checks = [
         {"name": "says it", "kind": "regex", "pattern": "say"},
         {"name": "short", "kind": "length", "max_words": 2, "prompts": ["p0", "p1"]},
@@ -45,7 +45,7 @@ class Model:
         return {"choices": [{"message": {"content": text + (" again" if version.version else "")}}]}
 
 
-async def rows_of(model: Any, cache: AnswerCache, suite: Suite, tell: Any = lambda row: None) -> list[Row]:
+async def rows_of(model: Any, cache: AnswerCache, suite: Suite, tell: Any = lambda row: None) -> list[EvaluationRow]:
     return await Evaluation(suite, Criteria(suite), model, cache).run([BASE, V1], tell)
 
 
@@ -172,7 +172,7 @@ def test_answers_out_of_chat_completions() -> None:
         "choices": [{"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}],
         "usage": {"completion_tokens": 7},
     }
-    assert parse(body) == Answer("", (ToolCall("w", {"city": "Oslo"}),), "tool_calls", 7)
+    assert parse(body) == CheckedAnswer("", (ToolCall("w", {"city": "Oslo"}),), "tool_calls", 7)
     parts = {"choices": [{"message": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}}]}
     assert parse(parts).text == "ab"
     for broken in ({}, {"choices": []}, [], None, {"choices": [{"message": "x"}]}):

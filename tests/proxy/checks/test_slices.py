@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from proxy.checks.checks_file import Prompt
+from proxy.checks.checks_file import CheckPrompt
 from proxy.checks.slices import features, tail, worse_slices
 from scripts.research.slice_errors import KINDS, ROOT, evaluated
 
@@ -19,7 +19,7 @@ def frequencies() -> Counter[str]:
 
 
 def test_what_a_prompt_shares_with_others() -> None:
-    prompt = Prompt.model_validate({
+    prompt = CheckPrompt.model_validate({
         "name": "a",
         "messages": [
             {"role": "user", "content": "never mind"},

@@ -15,7 +15,7 @@ from scripts.harness.in_process import Proxy
 from scripts.harness.pictures import picture
 from store.copies import backup
 from store.file import schema
-from store.records import ImageInfo
+from store.image_records import ImageInfo
 from tests.harness.forgetting import forget
 
 PNG = picture()

@@ -16,7 +16,8 @@ from scripts.harness.records import end, new
 from store.captured.images import begins_as_image
 from store.file import driver, schema
 from store.file.db_key import Secret
-from store.records import DecodedImage, Message
+from store.image_records import DecodedImage
+from store.records import Message
 from store.store import Store
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

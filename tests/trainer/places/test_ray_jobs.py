@@ -3,12 +3,12 @@
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from config.places import parse
 from scripts.bench.relay.targets import free_port
@@ -22,7 +22,6 @@ from trainer.places.ray_jobs import RayPlace
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlproxy/venvs/ray/bin/python"
-START_S, CALL_S = 180, 120
 
 
 class Cluster:
@@ -30,33 +29,28 @@ class Cluster:
         self.port, self.process = port, process
 
     async def tell(self, line):
-        self.process.stdin.write(f"{line}\n".encode())
-        await self.process.stdin.drain()
-        async with asyncio.timeout(CALL_S):
-            while (await self.process.stdout.readline()).strip() != b"done":  # Ray logs there, too
-                assert self.process.returncode is None
+        await asyncio.to_thread(self.tell_now, line, b"done")
+
+    def tell_now(self, line, answer):
+        if line:
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+        while (output := self.process.stdout.readline()).strip() != answer:  # Ray logs there, too
+            assert output, "the cluster has ended"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster():
+@pytest.fixture(scope="module")
+def cluster():
     if not PYTHON.exists():
         pytest.skip("no Ray: `make test-scale` makes its environment")
     port = free_port()
-    process = await asyncio.create_subprocess_exec(
-        PYTHON,
-        Path(__file__).parent / "ray_cluster.py",
-        str(port),
-        stdin=-1,
-        stdout=-1,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    async with asyncio.timeout(START_S):
-        while (await process.stdout.readline()).strip() != b"ready":
-            assert process.returncode is None
-    yield Cluster(port, process)
-    process.stdin.close()
-    async with asyncio.timeout(CALL_S):
-        await process.wait()
+    command = [PYTHON, Path(__file__).parent / "ray_cluster.py", str(port)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as process:
+        running = Cluster(port, process)
+        running.tell_now("", b"ready")
+        yield running
+        process.stdin.close()
 
 
 @pytest.fixture
@@ -89,7 +83,7 @@ async def attempts(settings, run):
     return sorted(await place._attempts(JobRecord.read(run).id))
 
 
-pytestmark = [pytest.mark.scale, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.scale
 
 
 async def test_a_run_trains_on_a_node_and_its_result_comes_back(tmp_path, model, lines, settings):
