@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import orjson
 
-from proxy.backends.base import CheckPrompt as ServedPrompt
+from proxy.backends.base import Prompt as ServedPrompt
 from proxy.checks.checks_file import CapturedPrompts, CheckPrompt
 from proxy.cli.exports.examples import NotAnExample, prompt_of
 
