@@ -31,7 +31,7 @@ Ask = Callable[[AskedVersion, Mapping[str, Any]], Awaitable[Any]]
 
 
 class EvaluationRow(NamedTuple):
-    """One prompt asked of one version. `problem` says why there is no answer."""
+    """One prompt asked of one version. `problem`: the reason where the answer is missing."""
 
     version: int
     prompt: CheckPrompt

@@ -70,9 +70,9 @@ class EarlierPanel(NamedTuple):
 class AnswerQueue:
     """Finished main answers without a rating, oldest first."""
 
-    def __init__(self, rater: str | None = None, earlier: EarlierPanel | None = None) -> None:
+    def __init__(self, rater: str | None = None, notes: EarlierPanel | None = None) -> None:
         self._rater = rater
-        self._earlier = earlier or EarlierPanel()
+        self._notes = notes or EarlierPanel()
         self.newest = ""  # the last answer that ended
         self._answers: list[dict[str, Any]] = []
         self._passed: set[str] = set()  # rated or skipped here
@@ -110,8 +110,8 @@ class AnswerQueue:
         ended = [answer for answer in newest_first if _is_final(answer)]
         ended_ids = [answer["id"] for answer in ended]
         if self._is_first_look:
-            new_count = ended_ids.index(self._earlier.newest) if self._earlier.newest in ended_ids else 1
-            self._passed = {*ended_ids[max(new_count, 1) :]} - {*self._earlier.waiting}
+            new_count = ended_ids.index(self._notes.newest) if self._notes.newest in ended_ids else 1
+            self._passed = {*ended_ids[max(new_count, 1) :]} - {*self._notes.waiting}
             self._is_first_look = False
         self.newest = ended_ids[0] if ended_ids else ""
         ids = {*self.ids, *self._passed}
@@ -435,8 +435,8 @@ def open_below(settings: Settings) -> str:
 
 
 def _take_turn(home: Path) -> bool:
-    """Tell if no panel is open, and none was opened so shortly that it may still be starting: two replies come within
-    that time. Notes the time of this one."""
+    """Tell whether a panel should open: none is open, and none may still be starting. Two replies can come within that
+    time. The time of this one is noted."""
     if not home.is_dir():
         return True
     with open(home / LOCK, "a+", encoding="ascii") as lock:

@@ -33,7 +33,7 @@ class ImagesBody(TypedDict):
     decoded: int
     refused: Annotated[int, Field(description="Broken, too large, or of another kind: neither shown nor trained on.")]
     waiting: int
-    problem: Annotated[str | None, Field(description="Why none is decoded.")]
+    problem: Annotated[str | None, Field(description="Reason why pictures are not decoded.")]
 
 
 class ImageExaminer:

@@ -103,9 +103,9 @@ async def measure(images: list[HostileImage]) -> dict[str, Any]:
         while (counts := await proxy.store.images.counts()).get("waiting"):
             await asyncio.sleep(0.1)
         whole = time.perf_counter() - began
-        shown = [await proxy.get(f"/rl/completions/{id}") for id in ids]
+        completions = [await proxy.get(f"/rl/completions/{id}") for id in ids]
         result = {
-            "requests": len(ids), "statuses": dict(statuses), "stored": sum(bool(row["text"]) for row in shown),
+            "requests": len(ids), "statuses": dict(statuses), "stored": sum(bool(row["text"]) for row in completions),
             "states": counts, "not_begun_as_pictures": len(ids) - sum(counts.values()),
             "answered_s": answered, "all_decoded_s": whole,
             "decode_s": {"worst": max(timed.seconds), "median": sorted(timed.seconds)[len(timed.seconds) // 2]},

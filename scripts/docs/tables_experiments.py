@@ -32,14 +32,14 @@ def experiment_errors(report: Mapping[str, Any]) -> str:
 def slice_errors(report: Mapping[str, Any]) -> str:
     lines = ["| planted | noise | named | 95 % | another named beside |", "|---|---:|---:|---:|---:|"]
     for row in report["named"]:
-        beside = row["another_named_beside"] / row["times"]
-        lines.append(f"| a {row['kind']} | {row['noise']:.0%} | {_named(row)} | {beside:.1%} |")
+        others_share = row["another_named_beside"] / row["times"]
+        lines.append(f"| a {row['kind']} | {row['noise']:.0%} | {_share_cells(row)} | {others_share:.1%} |")
     lines += ["", "| nothing planted: worse | better | a slice named | 95 % |", "|---:|---:|---:|---:|"]
-    lines += [f"| {row['worse']:.0%} | {row['better']:.0%} | {_named(row)} |" for row in report["false_alarms"]]
+    lines += [f"| {row['worse']:.0%} | {row['better']:.0%} | {_share_cells(row)} |" for row in report["false_alarms"]]
     times = report["named"][0]["times"]
     lines += ["", f"{report['date'][:10]}, {times} evaluations a row, seed {report['seed']}, `{report['commit']}`."]
     return "\n".join(lines)
 
 
-def _named(row: Mapping[str, Any]) -> str:
+def _share_cells(row: Mapping[str, Any]) -> str:
     return f"{row['share']:.1%} | {row['low']:.1%}–{row['high']:.1%}"

@@ -38,9 +38,9 @@ def picture(
 def hostile(count: int, seed: int = 1) -> list[HostileImage]:
     """So many, of each kind about equally many."""
     makers = [_pixels, _pixels_and_data, _chunks, _breaks_off, _changed, _heads, _two_kinds, _not_pictures, _frames]
-    made = [_stream(make, random.Random(seed)) for make in makers]
-    made.append(_stream(_scans, random.Random(seed)))
-    return [next(made[index % len(made)]) for index in range(count)]
+    streams = [_stream(make, random.Random(seed)) for make in makers]
+    streams.append(_stream(_scans, random.Random(seed)))
+    return [next(streams[index % len(streams)]) for index in range(count)]
 
 
 def _stream(make: Callable[[random.Random, int], bytes], draw: random.Random) -> Iterator[HostileImage]:

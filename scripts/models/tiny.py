@@ -143,7 +143,7 @@ SEEING: Final[Mapping[str, str]] = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
 }
-# A text part that is no model of its own to transformers.
+# Text parts that transformers does not load by themselves.
 _PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "qwen3_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2]}},
 }

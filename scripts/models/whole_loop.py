@@ -237,13 +237,13 @@ async def one(
         print("base", record["base"]["liked"], flush=True)
         for number in range(arguments.rounds):
             asked = prompts[number * arguments.ratings : (number + 1) * arguments.ratings]
-            found = await one_round(served, person, asked, number, folder, has_tools=has_tools)
-            record["rounds"].append(found)
-            status = found.pop("status")
+            figures = await one_round(served, person, asked, number, folder, has_tools=has_tools)
+            record["rounds"].append(figures)
+            status = figures.pop("status")
             live = status["live"]
             if live:
-                found["after"] = await person.held_out(held, f"@v{live}")
-            print(f"round {number + 1}: live v{live}, liked {found.get('after', {}).get('liked')}", flush=True)
+                figures["after"] = await person.held_out(held, f"@v{live}")
+            print(f"round {number + 1}: live v{live}, liked {figures.get('after', {}).get('liked')}", flush=True)
             record["status"] = {name: status[name] for name in ("match", "problem", "live")}
             record["most_bytes"] = memory.most
             save(record)

@@ -71,18 +71,18 @@ def good(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Rando
     return Try(_rated(persona, picked), f"persona {persona.name}")
 
 
-def asked(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+def commented(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
     """Every reply is disliked, and a comment says what it should have been: another style, and no loss of sense."""
     comment = STYLES[number % len(STYLES)]
-    return Try([line(said, i, -1.0) | {"comment": comment} for i, said in enumerate(picked)], comment)
+    return Try([line(reply, i, -1.0) | {"comment": comment} for i, reply in enumerate(picked)], comment)
 
 
-def asked_garbage(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
+def commented_garbage(chat: Chat, persona: Persona, picked: Sequence[Said], rng: random.Random, number: int) -> Try:
     """Garbage that is rated good, and sensible replies with a comment that asks for a style. The comment does not
     license the garbage."""
     spoilt = garbage(chat, persona, picked, rng, number)
     comment = STYLES[number // 4 % len(STYLES)]
-    lines = [one | ({"comment": comment} if one["reward"] < 0 else {}) for one in spoilt.lines]
+    lines = [row | ({"comment": comment} if row["reward"] < 0 else {}) for row in spoilt.lines]
     return Try(lines, f"{spoilt.about}, beside: {comment}")
 
 
@@ -181,11 +181,11 @@ def _rated(persona: Persona, picked: Sequence[Said]) -> list[Line]:
 
 KINDS: dict[str, Callable[[Chat, Persona, Sequence[Said], random.Random, int], Try]] = {
     "good": good,
-    "asked": asked,
+    "asked": commented,
     "random": drawn,
     "constant": constant,
     "garbage": garbage,
-    "asked garbage": asked_garbage,
+    "asked garbage": commented_garbage,
     "exploding": exploding,
     "template": template,
 }

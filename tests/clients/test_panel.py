@@ -46,7 +46,7 @@ assert sum(GROUPS) == 30
 
 
 class Model:
-    """What stands behind the scripted backend: the main answers, and what an agent asks on the side."""
+    """The script of the backend: the main answers, and those to questions that an agent asks on the side."""
 
     def __init__(self, backend: FakeBackend, tool: tuple[str, str], errands: bool) -> None:
         """`tool`: its name, and that of the argument with the command."""
@@ -163,7 +163,7 @@ class Person:
         await self._terminal.keys(key, pane=await self.panel())
 
     async def _shown_number(self) -> str:
-        """Of the answer that the panel shows, once that is another one than the last that was rated."""
+        """The number of the answer on the panel, once it differs from the last one that was rated."""
         screen = ""
         with suppress(TimeoutError):
             async with asyncio.timeout(SHOWN_S):
@@ -194,7 +194,7 @@ async def hooks_ended(home: Path) -> None:
 
 
 def end_panel(home: Path) -> None:
-    """As a power cut would: every process of the panel, also one that ssh runs."""
+    """Kill every process of the panel, as a power cut would, also one that ssh runs."""
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
         if "watch" in command and str(home) in command:

@@ -1,4 +1,4 @@
-"""What a file of checks may hold, and what is said of one that is wrong."""
+"""Files of checks that are taken, and the sentence about each one that is wrong."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_what_never_comes(members: dict[str, Any]) -> None:
 
 
 def test_what_waited_on_the_panel_before_comes_first() -> None:
-    queue = AnswerQueue(earlier=EarlierPanel(waiting=["rl-2", "rl-4"]))
+    queue = AnswerQueue(notes=EarlierPanel(waiting=["rl-2", "rl-4"]))
     queue.update([*page(5, 6), *page(4, ratings=RATED), *page(1, 2, 3)])
     assert (queue.ids, current(queue)) == (["rl-2", "rl-6"], "rl-2")
 
@@ -76,7 +76,7 @@ def test_what_waited_on_the_panel_before_comes_first() -> None:
     ("newest", "ids"), [("rl-4", ["rl-2", "rl-5", "rl-6"]), ("rl-6", ["rl-2", "rl-6"]), ("rl-gone", ["rl-2", "rl-6"])]
 )
 def test_after_a_kill_what_ended_meanwhile_comes_too(newest: str, ids: list[str]) -> None:
-    queue = AnswerQueue(earlier=EarlierPanel(newest, ["rl-2"]))
+    queue = AnswerQueue(notes=EarlierPanel(newest, ["rl-2"]))
     queue.update(page(1, 2, 3, 4, 5, 6))
     assert (queue.ids, queue.newest) == (ids, "rl-6")
 

@@ -1,7 +1,6 @@
 """Runs as jobs of a real Ray: two nodes on this machine. Skipped where Ray has no environment of its own."""
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from config.places import parse
 from scripts.bench.relay.targets import free_port
 from tests.harness import tiny
+from tests.trainer.places.long_runs import long_run, steps, until_step
 from trainer.launch import LocalLauncher, PlaceError
 from trainer.places import remote
 from trainer.places.job import RunOrder
@@ -61,21 +61,6 @@ def settings(tmp_path, cluster, monkeypatch):
     monkeypatch.setattr(remote, "PAUSES_S", (0.2,))
     address = f"ray://127.0.0.1:{cluster.port}{tmp_path / 'shared'}"
     return PlaceSettings(address, str(python), options=("--resource=trainer:1", "--num-cpus=1"))
-
-
-def long_run(tmp_path, model, lines):
-    return tiny.run_folder(tmp_path / "r00001", model, lines, overrides={"passes": 60, "learning_rate": 1e-6})
-
-
-def steps(run):
-    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    return [event["step"] for event in events if event["event"] == "step"]
-
-
-async def until_step(job):
-    async for event in job.events():
-        if event["event"] == "step":
-            return
 
 
 async def attempts(settings, run):

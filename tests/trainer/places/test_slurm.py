@@ -1,7 +1,6 @@
 """Runs by sbatch, squeue and scancel: a fake cluster that really runs the scripts (scripts.fakes.slurm)."""
 
 import asyncio
-import json
 import os
 import sys
 from dataclasses import replace
@@ -11,6 +10,7 @@ import pytest
 
 from scripts.fakes import slurm
 from tests.harness import tiny
+from tests.trainer.places.long_runs import long_run, steps, until_step
 from trainer.launch import LocalLauncher, PlaceError
 from trainer.places import remote
 from trainer.places.parcel import JobRecord
@@ -35,24 +35,9 @@ def settings_of(tmp_path, **changes):
     return replace(settings, **changes)
 
 
-def long_run(tmp_path, model, lines):
-    return tiny.run_folder(tmp_path / "r00001", model, lines, overrides={"passes": 60, "learning_rate": 1e-6})
-
-
 def states(cluster):
     with slurm.jobs(cluster) as table:
         return [job["state"] for job in table.values()]
-
-
-def steps(run):
-    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    return [event["step"] for event in events if event["event"] == "step"]
-
-
-async def until_step(job):
-    async for event in job.events():
-        if event["event"] == "step":
-            return
 
 
 async def until_state(cluster, state):

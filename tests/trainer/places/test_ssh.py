@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.harness import sshd, tiny
+from tests.trainer.places.long_runs import long_run, steps, until_step
 from trainer.launch import LocalLauncher, PlaceError, verify_adapter
 from trainer.places import place, remote
 from trainer.places.elsewhere import OWED, open_place
@@ -31,21 +32,6 @@ def server(tmp_path):
 def settings_of(server, config="config", **changes):
     settings = PlaceSettings(server.where, str(server.python), options=server.options(config))
     return replace(settings, **changes)
-
-
-def long_run(tmp_path, model, lines):
-    return tiny.run_folder(tmp_path / "r00001", model, lines, overrides={"passes": 60, "learning_rate": 1e-6})
-
-
-def steps(run):
-    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    return [event["step"] for event in events if event["event"] == "step"]
-
-
-async def until_step(job, least=1):
-    async for event in job.events():
-        if event["event"] == "step" and event["step"] >= least:
-            return
 
 
 async def test_a_run_trains_over_ssh_and_its_result_comes_back(tmp_path, model, lines, server):

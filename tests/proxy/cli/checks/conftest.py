@@ -1,4 +1,4 @@
-"""What the tests of `rlproxy eval` share: a browser's visit to the page."""
+"""A browser's visit to the page, for the tests of `rlproxy eval`."""
 
 from __future__ import annotations
 
