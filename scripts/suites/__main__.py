@@ -86,7 +86,7 @@ def _passed(outcomes: Outcomes) -> int:
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suites", nargs="*", default=list(SUITES), choices=list(SUITES))
-    parser.add_argument("--servers", nargs="*", default=list(servers.SERVERS), choices=list(servers.SERVERS))
+    parser.add_argument("--servers", nargs="*", default=list(servers.BY_DEFAULT), choices=list(servers.SERVERS))
     parser.add_argument("--json", type=Path, default=JSON)
     options = parser.parse_args()
     install.install()
@@ -112,13 +112,17 @@ async def main() -> int:
     return int(worse > 0 or any(report.get("faults") for report in published.values()))
 
 
-def write(path: Path, results: Any, published: Any, seconds: float) -> None:
+def write(path: Path, results: dict[str, Any], published: dict[str, Any], seconds: float) -> None:
+    """Keep what was run now, beside what is kept of the other servers and suites."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
     pins = [*install.PACKAGES, *install.SDKS, *install.MODULES]
     moment = datetime.now(UTC).date().isoformat()
+    kept = json.loads(path.read_text()) if path.exists() else {"results": {}, "published": {}}
+    for server, suites in results.items():
+        kept["results"].setdefault(server, {}).update(suites)
     record = {
         "date": moment, "machine": machine, "seconds": round(seconds), "versions": pins,
-        "results": results, "published": published,
+        "results": kept["results"], "published": kept["published"] | published,
     }  # fmt: skip
     path.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -9,6 +9,7 @@
   const talks = (list) => [...list.querySelectorAll(":scope > section.talk")];
   let current = null; // the id of the turn that keys act on
   let held = null; // what a person types before the form for it is there
+  let sends = false; // and that it is to be sent
 
   // Keys
 
@@ -32,6 +33,10 @@
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form) {
       event.preventDefault();
       return event.target.form.requestSubmit();
+    }
+    if (held !== null && event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+      sends = true;
+      return;
     }
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (held !== null && event.key.length === 1) {
@@ -126,8 +131,10 @@
     if (field.matches("textarea")) {
       field.value += held ?? "";
       field.setSelectionRange(field.value.length, field.value.length);
+      if (held && sends) field.form.requestSubmit();
     }
     held = null;
+    sends = false;
   });
   document.addEventListener("htmx:responseError", (event) => say(event.detail.xhr.responseText));
   document.addEventListener("htmx:sendError", () => say("rlproxy does not answer; nothing was done."));
@@ -137,6 +144,7 @@
   let quiet;
   function say(text) {
     held = null;
+    sends = false;
     show(text);
   }
   function show(text) {

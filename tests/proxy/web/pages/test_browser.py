@@ -145,6 +145,21 @@ async def test_a_rating_from_elsewhere_takes_no_form_away(proxy: Proxy, watched:
     await expect(page.locator("article.turn .rating")).to_contain_text("good by ann")
 
 
+async def test_a_comment_sent_before_its_form_is_there(proxy: Proxy, watched: Watched) -> None:
+    (answer,) = await asked(proxy, "first")
+    page = await watched.open()
+    await page.keyboard.press("j")
+    form = Held()
+    await page.route(f"**/page/completions/{answer}/comment", form.hold)
+    await page.keyboard.press("c")
+    await asyncio.wait_for(form.came.wait(), 10)
+    await page.keyboard.type("too long")
+    await page.keyboard.press("Control+Enter")
+    form.may_go.set()
+    await expect(page.locator("article.turn .rating")).to_contain_text("too long")
+    assert (await one_rating(proxy, answer)).comment == "too long"
+
+
 async def test_what_is_copied_from_an_answer_is_a_signal(proxy: Proxy, watched: Watched) -> None:
     await asked(proxy, "tell me of bees in spring")
     page = await watched.open()
@@ -419,7 +434,8 @@ async def test_axe_finds_nothing_serious(proxy: Proxy, browser: Browser, scheme:
     page = await watched.open("/", color_scheme=scheme, bypass_csp=True, **(PHONE if size == "phone" else {}))
     rated = "/completions/rl-today-3"
     pair = "/compare?a=rl-today-1&b=rl-000000000000000000000001"
-    for path in ("/", "/progress", "/versions", "/versions/2", rated, "/compare", pair, "/data", "/completions/none"):
+    others = (rated, "/compare", pair, "/data", "/episodes", "/login", "/completions/none")
+    for path in ("/", "/progress", "/versions", "/versions/2", *others):
         await page.goto(path)
         if path == "/":
             await page.keyboard.press("j")
