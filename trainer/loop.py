@@ -354,6 +354,7 @@ def _write(
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
+        "answers": gate.kept_answers(candidate.answers),
         "base_nll_rise": plan.bounds.base_nll_rise,
         "liked": RatingCount.of(read.usable, spec.parent),  # of the parent, as the next run compares it
         "preset": attempts.preset.model_dump(),

@@ -16,6 +16,7 @@ from config.presets import Preset
 from trainer.io.run_folder import write_atomic
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import Lessons
+from trainer.policy.packing import Tokens
 from trainer.policy.policy import State
 from trainer.run import checkpoint, gate, steps
 from trainer.run.context import RunContext, RunModel
@@ -30,6 +31,7 @@ class TrainedCandidate(NamedTuple):
     steps: StepsResult
     checks: dict[str, Check]
     refusal: str | None  # the first check that says no; None: it may go live
+    answers: list[Tokens]  # to the gate's questions
 
 
 class Attempts:
@@ -158,7 +160,7 @@ def _judge(
     run.progress.phase("gate")
     parent_replies = model.parent_replies
     run.stop.check()
-    checks = gate.judge(
+    checks, answers = gate.judge(
         model.policy,
         model.template,
         plan.bounds,
@@ -178,6 +180,6 @@ def _judge(
     run.progress.event("gate", checks={name: check.json() for name, check in checks.items()})
     failed = next(((name, check) for name, check in checks.items() if not check.ok), None)
     if failed is None:
-        return TrainedCandidate(trained, checks, None)
+        return TrainedCandidate(trained, checks, None, answers)
     name, check = failed
-    return TrainedCandidate(trained, checks, f"{name} is {check.value}, the bound is {check.bound}")
+    return TrainedCandidate(trained, checks, f"{name} is {check.value}, the bound is {check.bound}", answers)

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from config.languages import gate_questions
 from trainer.io.encrypted_files import Seal
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
@@ -64,8 +63,7 @@ class RunModel:
     @cached_property
     def parent_replies(self) -> list[Tokens]:
         """The parent's answers to the gate's questions, the same for all tries."""
-        with self.policy.wearing(self.parent):
-            return gate.answer_questions(self.policy, self.template, gate_questions(self.languages))
+        return gate.parent_answers(self.policy, self.template, self.parent, self.languages)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ positions of the candidate's replies instead. Not here: what happens to a candid
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,11 @@ class Check:
         return {name: value for name, value in asdict(self).items() if value is not None or name == "value"}
 
 
+class Verdict(NamedTuple):
+    checks: dict[str, Check]
+    answers: list[Tokens]  # the candidate's, as the parent was asked; none of one that is not finite
+
+
 def judge(
     policy: Policy,
     template: Template,
@@ -95,17 +101,17 @@ def judge(
     teacher_distance: float = 0.0,
     languages: Sequence[str] = (DEFAULT,),
     tell: Callable[[int], object] = lambda count: None,
-) -> dict[str, Check]:
+) -> Verdict:
     """Make every check on what the policy wears now, CHECKS of them; `tell` hears how many are done.
 
-    `parent_replies` are the parent's answers (`answer_questions`). `lessons` say what was asked for; `held_back` were
+    `parent_replies` are the parent's answers (`parent_answers`). `lessons` say what was asked for; `held_back` were
     not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
     measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
     `languages` are those of the prompts: all questions and texts are in these.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
-        return checks
+        return Verdict(checks, [])
     stop.check()
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
@@ -141,7 +147,7 @@ def judge(
             explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
         checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
     tell(len(checks))
-    return checks
+    return Verdict(checks, candidate)
 
 
 def answer_questions(
@@ -154,6 +160,45 @@ def answer_questions(
     prompts = [template.question(text) for text in questions]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=seed)
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+
+
+def parent_answers(policy: Policy, template: Template, parent: Path | None, languages: Sequence[str]) -> list[Tokens]:
+    """The parent's answers to the gate's questions: those of its own gate, where these very prompts were asked then."""
+    questions = gate_questions(languages)
+    prompts = [template.question(text) for text in questions]
+    kept = _manifest(parent).get("answers") or {}
+    replies = kept.get("replies") or []
+    if kept.get("prompts") == _prompts_hash(prompts) and _are_replies(replies, len(prompts), policy):
+        return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+    with policy.wearing(parent):
+        return answer_questions(policy, template, questions)
+
+
+def kept_answers(answers: Sequence[Tokens]) -> dict[str, Any]:
+    """What a manifest keeps of a version's answers, for the next run's `parent_answers`."""
+    return {
+        "prompts": _prompts_hash([answer.prompt for answer in answers]),
+        "replies": [answer.reply for answer in answers],
+    }
+
+
+def _are_replies(replies: Any, count: int, policy: Policy) -> bool:
+    """Whether a manifest, which anybody may have written, has so many replies of this vocabulary."""
+    ids = range(len(policy.tokenizer))
+    return (
+        isinstance(replies, list)
+        and len(replies) == count
+        and all(
+            isinstance(reply, list) and all(isinstance(token, int) and token in ids for token in reply)
+            for reply in replies
+        )
+    )
+
+
+def _prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
+    """Of the prompts, and of how they are answered."""
+    content = json.dumps([list(map(list, prompts)), REPLY_TOKENS, TEMPERATURE, GATE_SEED])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def finite(policy: Policy) -> Check:

@@ -1,5 +1,6 @@
 """The gate lets good candidates through and stops broken ones, on numbers that are the same every time."""
 
+import contextlib
 import dataclasses
 import json
 from functools import partial
@@ -79,7 +80,7 @@ def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, boun
         changed=changed,
         replay_margin=replayed,
         stop=Stop(),
-    )
+    ).checks
 
 
 def test_a_candidate_like_its_parent_passes_and_twice_alike(policy, template, broken):
@@ -403,7 +404,7 @@ def test_a_gate_asks_in_the_languages_of_the_prompts(policy, template, broken, m
     checks = gate.judge(
         policy, template, WIDE, parent=None, parent_replies=parent, lessons=(), held_back=(), changed=1.0,
         replay_margin=0.1, stop=Stop(), languages=codes,
-    )  # fmt: skip
+    ).checks  # fmt: skip
     assert all(check.ok for check in checks.values()), checks
     questions = [template.question(text) for text in gate_questions(codes)]
     assert asked == [questions, questions * gate.REPLIES_EACH]
@@ -415,3 +416,24 @@ def test_of_two_texts_the_one_that_lost_more_counts(policy, template, broken):
     alone = {code: gate.text_nll(policy, template, WIDE, (code,)).value for code in ("de", "en")}
     assert gate.text_nll(policy, template, WIDE, ("de", "en")).value == pytest.approx(max(alone.values()), abs=1e-4)
     assert alone["de"] != alone["en"]
+
+
+def test_a_parent_is_asked_once_and_what_its_manifest_says_is_not_believed_blindly(policy, template, tmp_path):
+    def answers(kept, languages=("en",)):
+        (tmp_path / "manifest.json").write_text(json.dumps({"answers": kept}))
+        return gate.parent_answers(policy, template, tmp_path, languages)
+
+    wearing = contextlib.nullcontext()
+    policy.wearing, own = (lambda adapter: wearing), policy.wearing
+    try:
+        asked = gate.answer_questions(policy, template)
+        kept = gate.kept_answers(asked)
+        other = kept | {"replies": [[5, 6]] * len(asked)}
+        assert [answer.reply for answer in answers(other)] == [(5, 6)] * len(asked)  # of its own gate, not asked again
+        assert answers(kept) == asked
+        for wrong in ({}, kept | {"replies": kept["replies"][1:]}, kept | {"replies": [[10**9]] * len(asked)},
+                      kept | {"replies": "text"}, other | {"prompts": "of other questions"}):  # fmt: skip
+            assert answers(wrong) == asked
+        assert len(answers(other, ("de", "en"))) == len(gate_questions(("de", "en")))
+    finally:
+        policy.wearing = own
