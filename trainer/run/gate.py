@@ -175,7 +175,7 @@ def parent_answers(policy: Policy, template: Template, parent: Path | None, lang
 
 
 def kept_answers(answers: Sequence[Tokens]) -> dict[str, Any]:
-    """What a manifest keeps of a version's answers, for the next run's `parent_answers`."""
+    """Give what a manifest keeps of a version's answers, for the next run's `parent_answers`."""
     return {
         "prompts": _prompts_hash([answer.prompt for answer in answers]),
         "replies": [answer.reply for answer in answers],
@@ -183,7 +183,7 @@ def kept_answers(answers: Sequence[Tokens]) -> dict[str, Any]:
 
 
 def _are_replies(replies: Any, count: int, policy: Policy) -> bool:
-    """Whether a manifest, which anybody may have written, has so many replies of this vocabulary."""
+    """Tell whether a manifest, which anybody may have written, has so many replies of this vocabulary."""
     ids = range(len(policy.tokenizer))
     return (
         isinstance(replies, list)
@@ -196,7 +196,7 @@ def _are_replies(replies: Any, count: int, policy: Policy) -> bool:
 
 
 def _prompts_hash(prompts: Sequence[Sequence[int]]) -> str:
-    """Of the prompts, and of how they are answered."""
+    """Hash the prompts, and how they are answered."""
     content = json.dumps([list(map(list, prompts)), REPLY_TOKENS, TEMPERATURE, GATE_SEED])
     return hashlib.sha256(content.encode()).hexdigest()
 
