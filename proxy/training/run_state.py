@@ -29,6 +29,7 @@ LEARNED_RUNS: Final = 3  # the newest that say how long a run takes
 KNOWN_S: Final = 10.0  # of expected work done, before its pace says anything
 PACE: Final = (0.5, 6.0)  # of earlier runs, at least and at most
 BUSY_SHARE: Final = 0.6  # of a core; a run that gets less is slowed by others
+STARTING_SHARE: Final = 0.2  # the same while it starts, when it reads from the disk as well
 
 
 class ProgressBody(TypedDict):
@@ -89,6 +90,7 @@ class RunProgress:
     stage: str = STARTING
     entered_s: float = 0.0  # spent in this stage before it began for the last time
     latest: float | None = None  # the time of the last event of this process
+    launched: float | None = None  # when this process was started, until it tells of its own start
     core_share: float | None = None  # of one core, that the trainer got lately
 
     def replay(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -101,6 +103,9 @@ class RunProgress:
         kind, timestamp = str(event.get("event", "")), event.get("at")
         if kind == "start":  # another process: the time between the two does not count
             self.latest = None
+            if self.launched is not None and isinstance(timestamp, int | float):
+                self.seconds[STARTING] = self.seconds.get(STARTING, 0.0) + max(0.0, timestamp - self.launched)
+            self.launched = None
         if isinstance(timestamp, int | float):
             if self.latest is not None:
                 self._spend(timestamp - self.latest)
@@ -152,12 +157,13 @@ class RunProgress:
     @property
     def is_slowed(self) -> bool:
         device = self.events.get("start", {}).get("device", "cpu")
-        computes = device == "cpu" and self.stage in ("old", "train", "gate")
-        return computes and self.core_share is not None and self.core_share < BUSY_SHARE
+        if self.core_share is None or device != "cpu" or self.stage == "load":
+            return False
+        return self.core_share < (STARTING_SHARE if self.stage == STARTING else BUSY_SHARE)
 
     def elapsed_s(self, now: float) -> float:
-        running = max(0.0, now - self.latest) if self.latest is not None else 0.0
-        return sum(self.seconds.values()) + running
+        since = self.launched if self.latest is None else self.latest
+        return sum(self.seconds.values()) + (0.0 if since is None else max(0.0, now - since))
 
     def remaining_s(self, now: float) -> float | None:
         """Seconds to the end of the run, by earlier ones and by the pace of this one. None where no earlier run was

@@ -413,6 +413,7 @@ class RunSupervisor:
         self._events.emit("run", run=run.id, event="started", samples=run.samples, attempt=run.attempts)
         self.state.run, self._job, self.state.trainer = run, job, job.pid
         self._said_wait = None
+        self.state.progress.launched = time.time()
         self._last_event_s = time.monotonic()
         minding = [
             asyncio.create_task(self._mind_rules(run), name="rules"),

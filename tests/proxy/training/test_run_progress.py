@@ -71,6 +71,17 @@ def test_a_busy_machine_is_said() -> None:
     assert "busy" not in run.line(1011)
 
 
+def test_a_start_takes_time_and_a_busy_machine_is_said_before_the_first_stage() -> None:
+    run = RunProgress(32, StageTimes.of([EARLIER], "m"))
+    run.launched, run.core_share = 900.0, 0.02
+    assert run.elapsed_s(960) == 60
+    assert run.line(960).startswith("stage 1 of 5: starting") and "the run gets 2% of a core" in run.line(960)
+    for event in phases("load", "old"):
+        run.add(event)
+    assert run.elapsed_s(1015) == 100 + 15
+    assert run.remaining_s(1010) == pytest.approx(32 + 64 + 90 + 4)  # starting is no pace
+
+
 def test_after_a_restart_the_time_counts_on_and_the_pause_is_no_work() -> None:
     run = RunProgress(32, StageTimes.of([EARLIER], "m"))
     run.replay(phases("load", "old", "train"))
