@@ -457,6 +457,7 @@ class Run:
     samples: int  # completions; one may have several ratings
     held: int
     result: dict[str, Any] | None  # the trainer's result.json
+    retrains: bool = False  # it replays ratings on another base
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from store.learning.lessons import LessonStore
 from store.learning.opinion import OpinionStore
 from store.learning.ratings import RatingStore
 from store.learning.reactions import ReactionStore
+from store.learning.retraining import RetrainStore
 from store.learning.runs import RunStore
 from store.learning.samples import SampleStore
 from store.learning.signals import SignalStore
@@ -84,6 +85,7 @@ class Store:
         self.versions = VersionStore(reader, writer)
         self.experiments = ExperimentStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
+        self.retraining = RetrainStore(reader, writer)
         self.episodes = EpisodeStore(reader, writer)
         self.episode_groups = EpisodeGroupStore(reader, writer)
         self.episode_scores = EpisodeScoreStore(reader, writer)

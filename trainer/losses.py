@@ -1,10 +1,10 @@
 """Losses beside MIS-PO, over the same flat arrays; for whom and when in docs/lab/training-log.md.
 
-Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), `distill` (a comment as
-a teacher), and `kto` (replies of a cloud's model). Beside them: `hold` (what is not to move), `push_down_unlikely`
-(where a push is not meant), and `combine` (these and ratings). Each takes the array module, θ's log-probs and `Terms`,
-and returns the loss with sums over tokens. No mask, scale or reference point has a gradient. Not here: MIS-PO itself
-and the filter (mis_po).
+Owns `mis-po-clip` (ReinforceClaw's published variant), `grpo` (several replies to one prompt), and `distill` (a comment
+as a teacher). Replies of another model have `kto`, and `kto_combine` where there are comments. Beside them: `hold`
+(what is not to move), `push_down_unlikely` (where a push is not meant), and `combine` (these and ratings). Each takes
+the array module, θ's log-probs and `Terms`, and returns the loss with sums over tokens. No mask, scale or reference
+point has a gradient. Not here: MIS-PO itself and the filter (mis_po).
 """
 
 from __future__ import annotations
@@ -156,6 +156,20 @@ def kto(xp: Any, theta: Array, terms: Terms, *, beta: float) -> tuple[Array, Sum
     mean = terms.member @ terms.share  # (R,) 1 / replies in the batch
     loss = (mean * xp.abs(advantage) * (1 - worth)).sum()
     return loss, _sums(xp, loss, k3(xp, terms.ref, theta), theta, terms)
+
+
+def kto_combine(
+    xp: Any, theta: Array, terms: Terms, top: Array | None = None, *, beta: float, w_distill: float
+) -> tuple[Array, Sums]:
+    """`kto` on ratings and corrections, plus w_distill times the teacher's forward KL where a comment teaches.
+
+    Neither needs to know which policy gave the replies: KTO compares with the reference, and the teacher is θ's own.
+    """
+    loss, sums = kto(xp, theta, terms, beta=beta)
+    if top is not None and terms.teaches is not None:
+        taught, part_sums = distill(xp, top, terms)
+        loss, sums = loss + w_distill * taught, sums | part_sums
+    return loss, sums | {"loss": loss}
 
 
 def reference_point(theta: Floats, ref: Floats, lengths: Sequence[int]) -> float:

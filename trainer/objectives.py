@@ -127,6 +127,10 @@ def _kto(preset: Preset) -> Loss:
     return partial(losses.kto, beta=preset.kto_beta)
 
 
+def _kto_combine(preset: Preset) -> Loss:
+    return partial(losses.kto_combine, beta=preset.kto_beta, w_distill=preset.w_distill)
+
+
 RATINGS_ALONE: Final = "mis-po"  # the objective without a teacher
 _ALL: Final = (
     Objective(
@@ -143,6 +147,11 @@ _ALL: Final = (
     Objective(
         "kto", _kto, _nothing,
         balances=False, is_filtered=False, is_foreign=True, has_reference_point=True,
+    ),
+    Objective(
+        "kto-combine", _kto_combine, _nothing,
+        balances=False, is_filtered=False, is_foreign=True, has_reference_point=True, has_teacher=True,
+        weighs_ratings=True,
     ),
 )  # fmt: skip
 OBJECTIVES: Final = {objective.name: objective for objective in _ALL}

@@ -33,6 +33,7 @@ from proxy.cli.lessons import lessons_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
+from proxy.cli.retrain.command import retrain_app
 from proxy.cli.service.command import service_app
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ for commands in (
     plan_app,
     rate_app,
     learn_app,
+    retrain_app,
     episodes_app,
     eval_app,
     judge_app,

@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
-        "why", "report", "eval", "experiment", "rollback", "promote", "reset",
+        "why", "report", "eval", "experiment", "rollback", "promote", "reset", "retrain",
     ),
     "Data": (
         "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
@@ -75,6 +75,7 @@ EXAMPLES: Final = {
     "experiment start": ("experiment start v7", "experiment start v7 --share 0.2"),
     "experiment status": ("experiment status", "experiment status --json"),
     "experiment stop": ("experiment stop",),
+    "retrain": ("retrain --weights Qwen/Qwen3-0.6B --dry-run", "retrain", "retrain --stop"),
     "rollback": ("rollback", "rollback --base"),
     "promote": ("promote v3", "promote base"),
     "reset": ("reset",),
@@ -103,6 +104,7 @@ EXITS: Final = {
     "service status": "0 it runs, 1 it does not or is not installed.",
     "eval": "1 also with --strict, where the last version fails a check.",
     "audit verify": "1 also where the log is broken.",
+    "retrain": "1 also where it made no version.",
     "import": "1 also if a line, a rating, or a reward was refused, or if nothing belongs to an answer captured here.",
     "forget": "1 also where nobody said yes.",
 }

@@ -15,6 +15,7 @@ from config.languages import gate_questions
 from proxy.conversation.modalities import IMAGE_REASONS
 from proxy.training import own_loss, prompt_languages, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
+from proxy.training.retraining.retraining import TUNED, Retraining
 from proxy.training.run_files import RunFiles
 from proxy.training.served_prompts import ServedPrompts
 from proxy.training.weights_check import WeightsCheck
@@ -27,7 +28,6 @@ from store.records import Run
 from trainer.launch import Seal
 
 TUNE: Final = "tune"  # meta: the next run looks for its learning rate
-TUNED: Final = "tuned"  # meta: what sweeps have found, by model
 EARLIER_HELD_SAMPLES: Final = 32  # held-back samples of earlier runs that the gate sees again
 
 
@@ -39,6 +39,7 @@ class Claims:
         cloud_student: CloudStudent | None,
         files: RunFiles,
         weights_check: WeightsCheck,
+        retraining: Retraining,
     ) -> None:
         self._settings = services.settings
         self._store = services.store
@@ -48,6 +49,7 @@ class Claims:
         self._cloud_student = cloud_student
         self._files = files
         self._weights_check = weights_check
+        self.retraining = retraining
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
@@ -95,6 +97,8 @@ class Claims:
 
     async def is_strange(self, run: Run) -> bool:
         """Tell if its samples are replies of a model that is not ours, and that of this backend is; or the reverse."""
+        if run.retrains:
+            return False
         samples = await self._store.samples.of_run(run.id)
         if self._cloud_student is not None and await self._store.episode_groups.of_run(run.id):
             return True
@@ -107,7 +111,11 @@ class Claims:
         """
         async with self._files.lock:  # until the folder is whole nobody forgets what it is written from
             await self._files.clean(run)
-            if not run_folder.complete(Path(run.folder)):
+            if run_folder.complete(Path(run.folder)):
+                return
+            if run.retrains:
+                await self.retraining.write(run)
+            else:
                 assert weights is not None, "due() has checked it"
                 await self._write(run, weights)
 
@@ -129,7 +137,7 @@ class Claims:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
             await self._store.samples.of_run(run.id),
-            await self._store.samples.recent_held(EARLIER_HELD_SAMPLES),
+            await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES),
             await self._store.samples.replay_samples(run, max_version_gap=train.max_version_gap, each=replays)
             if replays
             else [],

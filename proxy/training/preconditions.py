@@ -34,7 +34,7 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.learning.episode_groups import ReadyEpisodes
-from store.records import Fresh
+from store.records import Fresh, Run
 
 log = structlog.get_logger()
 
@@ -108,9 +108,13 @@ class Preconditions:
 
     async def ratings_threshold(self) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
-        last = next(iter(await self._store.runs.recent(limit=1)), None)
+        last = await self._last_run()
         previous_count = (await self.fresh(before_run=last.id)).most if last else 0
         return ratings_threshold(self._settings.train, last, previous_count)
+
+    async def _last_run(self) -> Run | None:
+        """On this base: what a retrain came to says nothing about it."""
+        return next((run for run in await self._store.runs.recent() if not run.retrains), None)
 
     async def due(self, *, by_hand: bool = False, early: bool = False) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
@@ -152,7 +156,7 @@ class Preconditions:
 
     async def episodes_threshold(self) -> int:
         """How many rewarded episodes start a run."""
-        last = next(iter(await self._store.runs.recent(limit=1)), None)
+        last = await self._last_run()
         returned = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
         return episodes_threshold(self._settings.train, last, returned)
 

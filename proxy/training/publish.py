@@ -78,9 +78,9 @@ class Publisher:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", result)
             return None
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
-        if self._cloud_student:
+        if self._cloud_student and not run.retrains:
             await self._cloud_student.publishes(run.version)
-        waits = None if self._cloud_student else await self._overtaken(adapter)
+        waits = None if self._cloud_student or run.retrains else await self._overtaken(adapter)
         seal = Seal(await self._store.runs.existing_key(run.id))
         pairs = await asyncio.to_thread(run_folder.answer_pairs, Path(run.folder), seal)
         baseline = None if waits else result.get("baseline_after")

@@ -20,11 +20,12 @@ import structlog
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.training import run_folder
-from proxy.training.claim import TUNE, TUNED, Claims
+from proxy.training.claim import TUNE, Claims
 from proxy.training.cloud_student import StudentModel
 from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
+from proxy.training.retraining.retraining import TUNED
 from proxy.training.run_state import RunProgress, StageTimes
 from proxy.training.schedule_rules import Kind, RunDecision
 from proxy.training.system_load import CoreShare
@@ -175,6 +176,14 @@ class RunSupervisor:
                 "`rlproxy rollback` takes a version of it back once it is live."
             )
 
+    async def stop_retrain(self, actor: str) -> None:
+        """No further round of the retrain, and the one under way ends. Raises Conflict where there is none."""
+        await self._claims.retraining.stop(actor)
+        run = self.state.run or next(iter(await self._store.runs.unfinished()), None)
+        if run is not None and run.retrains:
+            with contextlib.suppress(Conflict):  # it came to its end first
+                await self.cancel()
+
     async def reset(self, actor: str) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
         if self._live_version.live:
@@ -240,6 +249,7 @@ class RunSupervisor:
         await self._preconditions.check_base_model(by_hand=by_hand)
         due = await self._preconditions.due(by_hand=by_hand)
         if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True) is not None):
+            await self._retrain()
             return
         if await self._preconditions.place_problem(anew=True) is not None:
             return
@@ -257,6 +267,17 @@ class RunSupervisor:
             )
         needed = 1 if by_hand or rebuilds else (await self._preconditions.ratings_threshold())[0]
         return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
+
+    async def _retrain(self) -> None:
+        """The next round of a retrain, where nothing of this base is due."""
+        if not await self._claims.retraining.is_under_way():
+            return
+        reason = await self._preconditions.blocking_rule(None, starting=True)
+        reason = reason or await self._preconditions.place_problem(anew=True)
+        self._claims.retraining.wait(reason)
+        if reason is None and (run := await self._claims.retraining.claim()) is not None:
+            await self._carry_out(run)
+            self.wake()
 
     async def trains(self) -> StudentModel | None:
         """For `status`: the model that trains, where it is another one than the one that answers."""
@@ -309,7 +330,7 @@ class RunSupervisor:
         if result is not None:
             published = await self._publisher.record(run, result)
             self._recorded.set()
-            if published is not None:
+            if published is not None and not run.retrains:  # a person has its server started first
                 await self._publisher.make_live(published)
             await self._tidy(run)
 

@@ -23,6 +23,7 @@ from proxy.training.gpu_sharing import GpuSharing
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Publisher
 from proxy.training.rehearsal import Rehearsal
+from proxy.training.retraining.retraining import Retraining
 from proxy.training.run_files import RunFiles
 from proxy.training.run_state import RunState
 from proxy.training.run_supervisor import RunSupervisor
@@ -65,7 +66,10 @@ class Training:
             settings, store, self.live_version, backend, self.preconditions, self.cloud_student, events
         )
         self.run_files = RunFiles(store, settings.home)
-        claims = Claims(services, self.live_version, self.cloud_student, self.run_files, self.weights_check)
+        self.retraining = Retraining(services, self.live_version, self.cloud_student)
+        claims = Claims(
+            services, self.live_version, self.cloud_student, self.run_files, self.weights_check, self.retraining
+        )
         self._publisher = publisher = Publisher(
             services, self.live_version, self.gpu_sharing, self.cloud_student, self.experiments,
             CandidateChecks(settings, backend, self.live_version),
@@ -115,7 +119,7 @@ class Training:
 
     async def _wake_on_ratings(self) -> None:
         async for event in self._services.events.listen():
-            if event.kind in ("rating", "rebuild", "episode", "judged"):
+            if event.kind in ("rating", "rebuild", "episode", "judged", "retrain"):
                 self.supervisor.wake()
             if event.kind in ("rating", "retracted", "episode"):
                 self.monitor.wake()

@@ -130,6 +130,8 @@ class LiveVersion:
             self._pointer = await self._store.versions.pointer()
             # The live one last: where a server has room for one, that is the one that stays in its memory.
             for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
+                if version != self._pointer.live and await self._is_of_another_base(version, self._pointer.live):
+                    continue  # where the server has that base, the live one gives way to it below
                 try:
                     await self._load(version)
                 except (AdapterError, BackendBroke, NotFound) as error:
@@ -145,7 +147,9 @@ class LiveVersion:
                 await self._load(version)
             except (AdapterError, BackendBroke, NotFound):
                 continue
-            broken = f"v{self._pointer.live} {'cannot answer' if isinstance(error, Misfit) else 'is damaged'}"
+            base = await self._other_base(self._pointer.live)
+            is_misfit = isinstance(error, Misfit) or base
+            broken = f"v{self._pointer.live} {'cannot answer' if is_misfit else 'is damaged'}{base}"
             self._pointer = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy")
             self._failed(f"{broken}, {version_in_words(version)} answers instead: {error}")
             return
@@ -259,11 +263,12 @@ class LiveVersion:
                     warm = time.perf_counter()
                     self._pointer = await self._store.versions.point(version, reason, actor)
             except (ProxyError, AdapterError, StoreError) as error:
+                base = await self._other_base(version)
                 self._failed(
-                    f"{version_first(version)} did not go live: {error} {version_first(self.live)} still answers."
+                    f"{version_first(version)} did not go live{base}: {error} {version_first(self.live)} still answers."
                 )
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
-                if isinstance(error, AdapterError):
+                if isinstance(error, AdapterError) or base:
                     raise Conflict(str(self.problem)) from error
                 if isinstance(error, StoreError):
                     raise StorageFailed(str(self.problem)) from error
@@ -387,6 +392,17 @@ class LiveVersion:
         if adapter.is_deleted:
             raise NotFound(f"v{version} learned from what was forgotten, and is gone for good.", param="model")
         return adapter
+
+    async def _is_of_another_base(self, version: int, other_version: int) -> bool:
+        adapters = [await self._store.versions.get(number) for number in (version, other_version)]
+        return len({adapter.model for adapter in adapters if adapter is not None}) > 1
+
+    async def _other_base(self, version: int) -> str:
+        """A remark on a version of another base than the server has; empty for others."""
+        adapter = await self._store.versions.get(version)
+        if adapter is None or adapter.model == self.model:
+            return ""
+        return f", as it was trained on {adapter.model} and the server has {self.model}"
 
     async def _warm(self, version: int) -> None:
         """One short request wherever it will answer: a version that cannot fails here, not at the first person to ask.

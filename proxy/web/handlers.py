@@ -36,6 +36,7 @@ from proxy.web.lesson_routes import LessonRoutes
 from proxy.web.pages import Pages
 from proxy.web.response_socket import Admits, ResponseSocket
 from proxy.web.retention import Retention
+from proxy.web.retrain.routes import RetrainRoutes
 from proxy.web.status import StatusReport
 from proxy.web.stored_responses import StoredResponses
 
@@ -77,6 +78,7 @@ class Handlers:
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
         self.lessons = LessonRoutes(store, parts.lessons)
+        self.retrain = RetrainRoutes(training.retraining, training.supervisor)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(
             services, training.run_files, training.unlearning, channels.unconfirmed, parts.lessons

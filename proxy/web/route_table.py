@@ -18,6 +18,7 @@ from proxy.feedback.webhooks.signed import SignedAnswer
 from proxy.relay.capture.optout import Captured, CaptureOptouts
 from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
+from proxy.training.retraining.retraining import RetrainBody, RetrainPlanBody
 from proxy.web.handlers import Answers
 from proxy.web.openapi import answering, passthrough, requests, responses
 from proxy.web.openapi.episodes import (
@@ -218,10 +219,9 @@ CHATS: Final = (
 CONTROL: Final = (
     _read(
         "/rl/events", EVENTS, lambda h: h.control.events,
-        "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`. `captured`: `count` answers "
-        "ended, told at most four times a second. `waiting`: a rule stopped the run. `swap`: with `load_s`, "
-        "`warm_up_s` and `switch_s`. `watch`: a version was rolled back by itself. `rebuild`: of versions that learned "
-        "from what was forgotten: begun, over. `Last-Event-ID` resumes. Ends when the key is revoked.",
+        "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`, `rebuild`, `retrain`. "
+        "`captured`: `count` answers ended. `waiting`: a rule stopped the run. `swap`: with its seconds. `watch`: a "
+        "version was rolled back by itself. `Last-Event-ID` resumes. Ends when the key is revoked.",
         Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
@@ -311,9 +311,9 @@ CONTROL: Final = (
     ),
     _act(
         "/rl/forget", lambda h: h.forgetter.post,
-        "All of one `session`, `completion`, `user` or `rater`: gone from the database and the run folders. `retrain` "
-        "has versions that learned from it trained again without it, `purge_backups` deletes copies in the home that "
-        "hold it. `dry_run` only says what would go. More below.",
+        "All of one `session`, `completion`, `user` or `rater`: gone from the database and the run folders. `retrain`: "
+        "versions that learned from it are trained again without it. `purge_backups`: copies in the home go. `dry_run` "
+        "only says what would. More below.",
         responses.ForgottenBody, takes=requests.Forget, details_page="../guides/privacy.md",
     ),
     _act(
@@ -417,6 +417,22 @@ EXPERIMENTS: Final = (
     ),
 )  # fmt: skip
 
+RETRAIN: Final = (
+    Route(
+        "get", "/rl/retrain", ADMIN, lambda h: h.retrain.get, "control",
+        "The retrain under way, or the last one: rounds, versions, what trained, what did not.", {200: RetrainBody},
+    ),
+    Route(
+        "post", "/rl/retrain", ADMIN, lambda h: h.retrain.post, "control",
+        "Replay ratings on other `weights`, `without` some answers. `dry_run` only says what it would take.",
+        {200: RetrainPlanBody, 201: RetrainBody}, takes=requests.RetrainWanted, may_be_empty=True,
+    ),
+    Route(
+        "delete", "/rl/retrain", ADMIN, lambda h: h.retrain.delete, "control",
+        "End it; its versions so far stay.", {200: RetrainBody},
+    ),
+)  # fmt: skip
+
 EPISODES: Final = (
     Route(
         "post", "/rl/episodes", RATE, lambda h: h.episodes.open, "episodes",
@@ -454,7 +470,19 @@ BACKENDS: Final = tuple(
     Route("*", path, PASSED, lambda h: h.passed) for path in ("/v1/{rest:(?!feedback(?:/|$)).*}", "/api/{rest:.*}")
 )
 
-ROUTES: Final = (*MODELS, *RATINGS, *EPISODES, *CHATS, *CONTROL, *JUDGE, *LESSONS, *EXPERIMENTS, *PAGES, *BACKENDS)
+ROUTES: Final = (
+    *MODELS,
+    *RATINGS,
+    *EPISODES,
+    *CHATS,
+    *CONTROL,
+    *JUDGE,
+    *LESSONS,
+    *EXPERIMENTS,
+    *RETRAIN,
+    *PAGES,
+    *BACKENDS,
+)
 OPERATIONS: Final[tuple[Route, ...]] = tuple(
     route for route in ROUTES if route.section
 )  # what other programs may count on

@@ -45,6 +45,7 @@ class FakeBackend(Listening):
         self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
+        self.refuses_loads: set[str] = set()  # names of adapters of another base
         self.model = MODEL
         self.unknown = 0  # requests for a model that it does not have
         self.sleeps: bool | None = None  # None: started without VLLM_SERVER_DEV_MODE=1
@@ -124,7 +125,7 @@ class FakeBackend(Listening):
             message, status = refused
             return web.json_response({"error": {"message": message, "code": status}}, status=status)
         await self.hold_load.wait()
-        if self.refuse_load:
+        if self.refuse_load or body["lora_name"] in self.refuses_loads:
             return web.json_response({"error": {"message": "rank 64 is over the maximum"}}, status=400)
         if body["lora_name"] in self.adapters:
             return web.json_response({"error": {"message": "has already been loaded"}}, status=400)

@@ -143,7 +143,7 @@ def to_rating(row: sqlite3.Row) -> Rating:
 
 
 def to_run(row: sqlite3.Row) -> Run:
-    return to_record(Run, row, result=from_json(row["result"]))
+    return to_record(Run, row, result=from_json(row["result"]), retrains=bool(row["retrains"]))
 
 
 def to_adapter(row: sqlite3.Row) -> Adapter:

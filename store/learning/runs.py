@@ -39,6 +39,7 @@ class RunRequirements:
     min_total: int  # ratings, or episodes: with fewer there is no run
     folder_of: Callable[[int], str]
     last_number: int = 0  # its number is above this one, as folders of such numbers are there
+    retrains: bool = False  # it replays ratings on another base
 
 
 def another_is_open(db: sqlite3.Connection) -> bool:
@@ -47,9 +48,9 @@ def another_is_open(db: sqlite3.Connection) -> bool:
 
 def begin(db: sqlite3.Connection, requirements: RunRequirements, *, samples: int, held_samples: int = 0) -> Run:
     (run_id,) = db.execute(
-        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held)
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held, retrains)
         VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
-                'claimed', ?, ?, ?, '', ?, ?, ?) RETURNING id""",
+                'claimed', ?, ?, ?, '', ?, ?, ?, ?) RETURNING id""",
         (
             requirements.last_number,
             requirements.model,
@@ -58,6 +59,7 @@ def begin(db: sqlite3.Connection, requirements: RunRequirements, *, samples: int
             time.time(),
             samples,
             held_samples,
+            int(requirements.retrains),
         ),
     ).fetchone()
     folder = requirements.folder_of(run_id)
@@ -97,7 +99,7 @@ def publish(
     pairs: Sequence[StoredAnswerPair] = (),
 ) -> None:
     """The run has made this adapter: its samples are used up and the baseline moves (None: stays), all or nothing.
-    `pairs` show what it changed."""
+    `pairs` show what it changed. What retrains on another base moves nothing, and never goes live by itself."""
     end(db, run_id, "done", result.get("reason"), result)
     db.execute(
         """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest)
@@ -108,6 +110,8 @@ def publish(
         ),
     )  # fmt: skip
     versions.add_answer_pairs(db, adapter.version, pairs)
+    if db.execute("SELECT retrains FROM runs WHERE id = ?", (run_id,)).fetchone()[0]:
+        return
     baselines = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
     meta.set_meta(db, BASELINES, {"run": run_id, "baselines": baselines})
     if baseline is not None:

@@ -45,7 +45,8 @@ FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
-                WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done'))"""
+                WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done')
+                AND u.retrains = 0)"""
 NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
 _BEFORE_RUN = """(:run IS NULL OR r.seq <= (
 SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id WHERE t.run_id = :run))"""
@@ -57,7 +58,7 @@ AT_MOST = 0.5  # of the samples, whatever the setting
 
 NOBODY: Final[Mapping[str, float]] = {}
 # Praise is no instruction, so only a dislike's comment teaches.
-_CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
+CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
 r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human, c.prompt_hash"""
 RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
 WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
@@ -108,9 +109,14 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
     if another_is_open(db):
         return None
     rows = db.execute(
-        f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if requirements.rebuilds else 'DESC'}",
+        f"SELECT {CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if requirements.rebuilds else 'DESC'}",
         {"live": requirements.live, "gap": requirements.max_version_gap, "foreign": requirements.foreign},
     ).fetchall()
+    return take(db, requirements, rows)
+
+
+def take(db: sqlite3.Connection, requirements: SampleRequirements, rows: Sequence[sqlite3.Row]) -> Run | None:
+    """Make a run of the first of these rows of `CANDIDATE`, within everybody's share; None where they are too few."""
     share, judge_share, limit = requirements.share, requirements.judge_share, requirements.limit
     recent_rows = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
     recent_totals = _rater_totals(recent_rows, requirements.raters)
@@ -122,7 +128,7 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
     chosen = within_judges(within(_first(usable, limit), share, recent_totals), judge_share)
     if not chosen or len(usable) < requirements.min_total:
         return None
-    trained = _trained(db, chosen)
+    trained = set() if requirements.retrains else _trained(db, chosen)  # another base has seen none of them
     holdable = [rating for rating in chosen if rating.completion_id not in trained and rating.human]  # gates ask people
     held_ids = hold_back(holdable, requirements.held_share, _previously_held(db, holdable))
     kept_back = {rating.completion_id for rating in chosen if rating.id in held_ids}
@@ -151,7 +157,7 @@ def _trained(db: sqlite3.Connection, ratings: Iterable[QuotaCandidate]) -> set[s
     rows = db.execute(
         """SELECT DISTINCT r.completion_id FROM json_each(?) j CROSS JOIN ratings r ON r.completion_id = j.value
         CROSS JOIN run_samples s ON s.rating_id = r.id CROSS JOIN runs u ON u.id = s.run_id
-        WHERE s.split = 'train' AND u.status = 'done'""",
+        WHERE s.split = 'train' AND u.status = 'done' AND u.retrains = 0""",
         (ids,),
     )
     return {row[0] for row in rows}
@@ -258,7 +264,7 @@ class SampleStore(StorePart):
         if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
             recent_totals = await load_recent_voices(self._reader, raters)
             candidate_rows = await self._reader.rows(
-                f"SELECT {_CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE_RUN} ORDER BY r.seq DESC", parameters
+                f"SELECT {CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE_RUN} ORDER BY r.seq DESC", parameters
             )
             candidates = _candidates(candidate_rows, raters)
             admitted = await asyncio.to_thread(within, candidates, share, recent_totals) if share < 1 else candidates
@@ -311,18 +317,19 @@ class SampleStore(StorePart):
         )
         return await _samples(self._reader, rows)
 
-    async def recent_held(self, limit: int) -> list[RunSample]:
-        """Samples that earlier runs held back, nobody took back and no later rating has brought into training since."""
+    async def recent_held(self, model: str, limit: int) -> list[RunSample]:
+        """Samples that earlier runs of this model held back, nobody took back and no later rating has brought into
+        training since. Not those of another base: their ids are of its tokenizer."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
             CROSS JOIN ratings r ON r.id = s.rating_id
-            WHERE u.status = 'done' AND s.split = 'held' AND r.live = 1
+            WHERE u.status = 'done' AND u.retrains = 0 AND u.model = ? AND s.split = 'held' AND r.live = 1
             AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
                             CROSS JOIN runs v ON v.id = t.run_id
-                            WHERE x.completion_id = r.completion_id AND t.split = 'train'
+                            WHERE x.completion_id = r.completion_id AND t.split = 'train' AND v.retrains = 0
                             AND v.status IN ('claimed', 'running', 'done'))
             ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
-            (limit,),
+            (model, limit),
         )
         return await _samples(self._reader, rows)
 
@@ -342,12 +349,14 @@ class SampleStore(StorePart):
             rows += await self._reader.rows(
                 f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
                 CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
-                WHERE u.status = 'done' AND s.split = 'train' AND r.live = 1 AND r.value * :sign > 0 AND {NEAR}
+                WHERE u.status = 'done' AND u.retrains = 0 AND u.model = :model AND s.split = 'train' AND r.live = 1
+                AND r.value * :sign > 0 AND {NEAR}
                 AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
                                 WHERE t.run_id = :run AND x.completion_id = r.completion_id)
                 ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
                 {
                     "run": run.id,
+                    "model": run.model,
                     "sign": sign,
                     "live": run.parent,
                     "gap": max_version_gap,

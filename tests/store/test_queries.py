@@ -13,6 +13,8 @@ from store.captured.tree import chain
 from store.copies.export import Filter
 from store.file import schema
 from store.learning.labels import TrustedJudge
+from store.learning.retraining import new_retrain
+from store.learning.samples import SampleRequirements
 from store.records import CompletionQuery, Link, NewReaction, Requester, ReturnedConversation
 from store.store import Store
 
@@ -96,7 +98,20 @@ async def call_everything(store: Store) -> None:
     await store.samples.fresh(live=0, max_version_gap=8)
     run, _ = await claim(store)
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
-    await store.samples.recent_held(5)
+    await store.samples.recent_held("m", 5)
+    history = await store.retraining.history(["c1"])
+    retrain = new_retrain("n", "/n", 10, history, ["c1"], 2)
+    await store.retraining.begin(retrain, "admin")
+    await store.retraining.claim(
+        SampleRequirements(
+            model="n", live=0, max_version_gap=8, limit=2, held_share=0.1, folder_of=str, version=10, min_total=1,
+            retrains=True,
+        )
+    )  # fmt: skip
+    await store.retraining.rounds(retrain)
+    await store.retraining.untried(retrain)
+    await store.runs.end(2, "failed", "x", None)
+    await store.retraining.end("over", "admin")
     await store.opinions.votes(0)
     await store.opinions.moments()
     await store.versions.withdraw(1, "worse", "rlproxy")

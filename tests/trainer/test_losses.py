@@ -229,6 +229,17 @@ def test_combine_is_the_ratings_plus_the_teacher_plus_what_is_to_stay_and_go(b, 
 
 
 @settings(max_examples=20, deadline=None)
+@given(batches(), st.floats(0, 2))
+def test_kto_combine_is_kto_plus_the_teacher(b, w):
+    loss, sums = losses.kto_combine(np, b["theta"], flat(b), b["top"], beta=BETA, w_distill=w)
+    expected = slow_kto(b["theta"], b, b["theta"]) + w * slow_distill(b["top"], b)
+    assert loss == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert sums["loss"] == loss and "kl_teacher" in sums
+    alone, _ = losses.kto_combine(np, b["theta"], flat(b), beta=BETA, w_distill=w)
+    assert alone == losses.kto(np, b["theta"], flat(b), beta=BETA)[0]
+
+
+@settings(max_examples=20, deadline=None)
 @given(batches())
 def test_what_is_to_stay_costs_nothing_where_it_is_and_has_the_gradient_of_the_formula(b):
     loss, sums = losses.hold(np, b["teacher"], flat(b))

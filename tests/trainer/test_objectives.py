@@ -49,5 +49,5 @@ def test_what_a_rating_is_compared_with():
     by_name = {name: one.baselines and one.baselines(samples, 0.25) for name, one in OBJECTIVES.items()}
     assert by_name["mis-po"] == by_name["combine"] == [(1.0, 0.25), (-1.0, 0.25), (1.0, 0.25)]
     assert by_name["grpo"] == [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.25)]  # the mean of its prompt, where there are several
-    assert by_name["kto"] == [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.0)]
+    assert by_name["kto"] == by_name["kto-combine"] == [(1.0, 0.0), (-1.0, 0.0), (1.0, 0.0)]
     assert by_name["distill"] is None

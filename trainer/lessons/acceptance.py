@@ -200,9 +200,15 @@ def verdict(preset: Preset, band: Band, scored: ScoredSample, late_reply: LateRe
 
 
 def shares(
-    samples: Sequence[Sample], spec: RunSpec, outcomes: Mapping[str, Outcome], progress: Progress
+    samples: Sequence[Sample],
+    spec: RunSpec,
+    outcomes: Mapping[str, Outcome],
+    progress: Progress,
+    *,
+    is_foreign: bool = False,
 ) -> dict[str, float]:
-    """Acceptance by cause, as shares of all reply tokens of the samples that reached the filter."""
+    """Acceptance by cause, as shares of all reply tokens of the samples that reached the filter. `is_foreign`: another
+    model gave them, so nothing is compared with it."""
     rows = [(s, outcomes[s.rating]) for s in samples]
     total = sum(o.tokens for _, o in rows)
     if not total:
@@ -221,7 +227,8 @@ def shares(
     }
     if compared := [o for s, o in fresh if s.compared]:
         result["acceptance_fresh"] = sum(o.accepted for o in compared) / sum(o.tokens for o in compared)
-    _warn_of_mismatch(result.get("acceptance_fresh", 1.0), samples, progress)
+    if not is_foreign:
+        _warn_of_mismatch(result.get("acceptance_fresh", 1.0), samples, progress)
     return result
 
 

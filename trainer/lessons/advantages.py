@@ -87,8 +87,9 @@ def token_advantages(
     # What should have been said instead is known there: pushing away from what was said as well only does harm.
     taught: Collection[str] = targets.distributions if preset.match == "distribution" else ()
     sizes = {rating: 0.0 if rating in taught else abs(value) for rating, value in values.items()}
-    # Pushed whole, likes with no dislike beside them only make surer what is said already.
-    only_likes = bool(taught) and all(values[rating] > 0 for rating, size in sizes.items() if size)
+    # Pushed whole, likes with no dislike beside them only make surer what is said already. Not those of another model.
+    is_own = not objectives.of(preset).is_foreign
+    only_likes = is_own and bool(taught) and all(values[rating] > 0 for rating, size in sizes.items() if size)
     credit = None
     if balances and any(sizes.values()):
         credit = _token_credit(values, preset, samples, scorer, progress, only_likes=only_likes, reading=reading)

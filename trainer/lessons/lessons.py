@@ -353,7 +353,8 @@ def judge(context: LessonContext, scores: Scores, pushes: Pushes) -> Judgement:
         if not lesson.is_imitated
     }
     sound = [s.sample for s in pushes.samples if s.flaw is None]
-    metrics = acceptance.shares(sound, context.spec, outcomes, context.progress)
+    is_foreign = context.objective.is_foreign
+    metrics = acceptance.shares(sound, context.spec, outcomes, context.progress, is_foreign=is_foreign)
     _warn(context, samples, len(samples) - len(sound))
     if context.objective.has_teacher:
         metrics["taught"] = float(sum(lesson.teacher is not None for lesson in train))

@@ -204,6 +204,10 @@ def for_lessons(
         return plan
     if lessons.critic.trusted or lessons.is_leaning or goes_by_token(teaching):
         return replace(plan, evidence=1.0, weak_reason=None)  # a critic sees what that test does not
+    if objectives.of(plan.preset).is_foreign and not any(lesson.taught for lesson in teaching):
+        rate = plan.preset.learning_rate * reach.rate_share(plan.preset, plan.evidence)
+        progress.choice("learning_rate", float(f"{rate:.3g}"), f"a smaller step: {plan.weak_reason}")
+        return plan.with_preset(learning_rate=rate)
     if not any(lesson.taught for lesson in teaching):
         moves = reach.free_nats(plan.preset, plan.evidence, credited=False)
         reason = f"a smaller step, or one that costs no sense: {plan.weak_reason}"

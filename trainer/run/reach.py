@@ -78,6 +78,13 @@ def free_nats(preset: Preset, evidence: float, *, credited: bool) -> float | Non
     return float(preset.drift_weak ** (1 - evidence) * FULL**evidence)
 
 
+def rate_share(preset: Preset, evidence: float) -> float:
+    """The share of its learning rate that a run takes whose ratings say this much, where none of its replies is the
+    policy's own. Its way cannot be measured then, and grows with about the square of the rate."""
+    moves = free_nats(preset, evidence, credited=False)
+    return 1.0 if moves is None else math.sqrt(moves / FULL)
+
+
 def describe(check: Check) -> str:
     """In words, what the evidence rests on."""
     return f"ratings drawn at random would fit these replies as well in {check.value:.0%} of all draws ({check.note})"

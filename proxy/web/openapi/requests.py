@@ -123,6 +123,12 @@ class Forget(RequestShape):
     purge_backups: bool = Field(False, description="Copies of the database in the home that hold it go, too.")
 
 
+class RetrainWanted(RequestShape):
+    weights: str | None = Field(None, description="A folder or a hub id; left out: the weights that train now.")
+    without: list[str] = Field([], description="Completions whose ratings are left out.")
+    dry_run: bool = Field(False, description="Only say what it would take.")
+
+
 class KeyWanted(RequestShape):
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")] = Field(
         description=f"Not `{OWNER}`; unique among those that hold."

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 
-from proxy.training.claim import TUNED
+from proxy.training.retraining.retraining import TUNED
 from scripts.harness.in_process import Proxy
 from tests.harness.runs import until
 

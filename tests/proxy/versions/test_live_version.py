@@ -9,8 +9,10 @@ from typing import Any, cast
 from config.settings import load
 from proxy.backends.vllm import VLLM
 from proxy.versions.live_version import LiveVersion
+from scripts.fakes.launcher import write_adapter
 from scripts.harness.in_process import Proxy
-from store.records import BASE
+from scripts.harness.records import claim
+from store.records import BASE, Adapter
 
 
 async def answered_by(proxy: Proxy, model: str = "fake") -> str:
@@ -157,6 +159,35 @@ async def test_a_live_version_that_rotted_is_replaced_and_said(proxy: Proxy, ver
     await proxy.start()
     assert await answered_by(proxy) == "v1"
     assert "v2 is damaged" in (await proxy.get("/rl/status"))["problem"]
+
+
+async def of_another_base(proxy: Proxy, version: int) -> None:
+    """As a retrain leaves one."""
+    folder = proxy.home / "adapters_out" / "other" / f"v{version:04d}"
+    write_adapter(folder)
+    await proxy.chat("q")
+    await proxy.rate(completion_id="last", rating="good")
+    run, _ = await claim(proxy.store, model="other", version=version)
+    await proxy.store.runs.publish(run.id, Adapter(version, 0, run.id, "other", str(folder), 1.0, {}), {}, None)
+
+
+async def test_the_old_base_is_served_again_and_its_version_answers_again(proxy: Proxy, versions: list[Path]) -> None:
+    await of_another_base(proxy, 12)
+    await proxy.post("/rl/promote/2")
+    assert (await proxy.post("/rl/promote/12"))[0] == 200  # the server has that base by now
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    await proxy.start()
+    assert set(proxy.backend.adapters) == {"fake@v12"} and (await proxy.get("/rl/status"))["problem"] is None
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    proxy.backend.refuses_loads = {"fake@v12"}  # and now the old one
+    await proxy.start()
+    assert await answered_by(proxy) == "v2"
+    problem = (await proxy.get("/rl/status"))["problem"]
+    assert "v12 cannot answer, as it was trained on other and the server has fake, v2 answers instead" in problem
+    status, body = await proxy.post("/rl/promote/12")
+    assert status >= 400 and "it was trained on other and the server has fake" in body["error"]["message"]
 
 
 async def test_a_withdrawn_version_does_not_replace_one_that_rotted(proxy: Proxy, versions: list[Path]) -> None:

@@ -239,6 +239,20 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
     await ask("get", "/rl/experiments", 200)
     await ask("post", "/rl/experiments/stop", 200)
     await ask("get", "/rl/experiments", 200)
+
+    base = proxy.home.parent / "another-base"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    (base / "model.safetensors").write_bytes(b"")
+    await ask("get", "/rl/retrain", 404)
+    await ask("post", "/rl/retrain", 200, json={"weights": str(base), "dry_run": True})
+    await ask("post", "/rl/retrain", 400, json={"without": 1})
+    await ask("post", "/rl/pause", 200)  # so that it is not over before it is stopped
+    await ask("post", "/rl/retrain", 201, json={"weights": str(base)})
+    await ask("get", "/rl/retrain", 200)
+    await ask("delete", "/rl/retrain", 200)
+    await ask("delete", "/rl/retrain", 409)
+    await ask("post", "/rl/resume", 200)
     await ask("post", "/rl/rollback", 200)
     await ask("post", "/rl/pause", 200)
     proxy.launcher.hold = True

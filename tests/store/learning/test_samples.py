@@ -185,12 +185,12 @@ async def test_held_samples_serve_later_gates_while_their_rating_lives(store: St
     run, samples = await claim(store)
     held = [sample for sample in samples if sample.is_held]
     assert (run.held, len(held)) == (4, 4)
-    assert await store.samples.recent_held(10) == []
+    assert await store.samples.recent_held("m", 10) == []
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
-    assert await store.samples.recent_held(10) == held
-    assert await store.samples.recent_held(1) == held[:1]
+    assert await store.samples.recent_held("m", 10) == held
+    assert await store.samples.recent_held("m", 1) == held[:1]
     await store.ratings.retract(held[0].rating.id)
-    assert await store.samples.recent_held(10) == held[1:]
+    assert await store.samples.recent_held("m", 10) == held[1:]
 
 
 async def test_a_run_takes_completions_whole(store: Store) -> None:
@@ -214,7 +214,7 @@ async def test_no_gate_is_asked_about_what_trained(store: Store) -> None:
     again, samples = await claim(store, held_share=0.5, version=2)
     assert {s.completion.new.id for s in samples if s.is_held} <= held and again.held > 0
     trains = {s.completion.new.id for s in samples if not s.is_held}
-    assert not trains & {s.completion.new.id for s in await store.samples.recent_held(100)}
+    assert not trains & {s.completion.new.id for s in await store.samples.recent_held("m", 100)}
 
 
 async def test_attempts_are_counted(store: Store) -> None:

@@ -307,14 +307,14 @@ def test_a_rating_that_the_filter_rejects_still_teaches_by_its_comment(tmp_path,
     assert len(used) == 6 and {o["cause"] for o in used} == {"fresh-mismatch"} and {o["accepted"] for o in used} == {0}
 
 
-@pytest.mark.parametrize("name", ["mis-po-clip", "grpo", "kto", "distill", "combine"])
+@pytest.mark.parametrize("name", ["mis-po-clip", "grpo", "kto", "kto-combine", "distill", "combine"])
 def test_a_run_with_each_objective_passes(tmp_path, model, lines, name):
     folder = tiny.run_folder(tmp_path / "run", model, commented(lines), overrides={"objective": name})
     result, events = go(folder)
     assert result["status"] == "passed", result["reason"]
     assert verify_adapter(tmp_path / "out" / "v0001")["objective"] == name
     deaf = [e for e in events if e["event"] == "warning" and "does not listen" in e["message"]]
-    assert len(deaf) == (name not in ("distill", "combine"))
+    assert len(deaf) == (name not in ("distill", "combine", "kto-combine"))
 
 
 def test_kto_trains_on_replies_that_no_version_of_ours_said(tmp_path, model, lines):
@@ -334,6 +334,27 @@ def test_kto_trains_on_replies_that_no_version_of_ours_said(tmp_path, model, lin
         gained = np.split(policy.log_probs(packed).plain - before, np.cumsum(packed.lengths)[:-1])
     by_sign = {s: np.mean([g.mean() for g, x in zip(gained, loaded, strict=True) if x.reward == s]) for s in (1, -1)}
     assert by_sign[1] > by_sign[-1] + 0.05
+
+
+def test_kto_combine_learns_from_another_models_replies_and_what_was_said_of_them(tmp_path, model, lines):
+    """As a retrain on another base orders it: words alone, ratings, comments, and a correction."""
+    foreign = [
+        line | {"exact": False, "token_ids": None, "prompt_token_ids": None, "logprobs": None, "version": 0,
+                "text": f"from another base {i}", "prompt_tokens": None}
+        for i, line in enumerate(commented(lines))
+    ]  # fmt: skip
+    liked = next(line for line in foreign if line["reward"] > 0 and line["split"] == "train")
+    liked["correction"] = "say just this"
+    overrides = FAST | {"objective": "kto-combine", "hinted_replies": False}
+    result, events = go(tiny.run_folder(tmp_path / "run", model, foreign, overrides=overrides))
+    assert result["status"] == "passed", result["reason"]
+    outcomes = result["samples"].values()
+    assert {o["taught_by"] for o in outcomes if o["used"]} == {"rating", "comment"}
+    assert {o["exact"] for o in outcomes} == {False} and {o["cause"] for o in outcomes} == {None}
+    assert result["metrics"]["corrections"] == 1 and result["metrics"]["taught"] > 0
+    assert not [e for e in events if e["event"] == "warning" and "recomputed" in e["message"]]
+    manifest = verify_adapter(tmp_path / "out" / "v0001")
+    assert manifest["objective"] == "kto-combine"
 
 
 def test_replies_to_one_prompt_are_one_group(tmp_path, model, lines, policy):

@@ -1,0 +1,1 @@
+"""The history of ratings once more, on another base."""
