@@ -357,6 +357,8 @@ class LessonsSection(Section):
 class Signals(Section):
     module: Annotated[UserPath | None, _unset] = None
     """Your own Python file with `score(completion, next)`, whose numbers train beside people's ratings."""
+    check: Annotated[UserPath | None, _unset] = None
+    """Your own Python file with `check(completion)` over every answer; what it flags is not learned where liked."""
     timeout_s: float = Field(default=5.0, gt=0, le=600)
     """Seconds that it may take for one turn."""
     memory_mb: int = Field(default=512, ge=64, le=1_000_000)

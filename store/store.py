@@ -36,6 +36,7 @@ from store.learning.episode_groups import EpisodeGroupStore
 from store.learning.episode_scores import EpisodeScoreStore
 from store.learning.episodes import EpisodeStore
 from store.learning.experiments import ExperimentStore
+from store.learning.flags import FlagStore
 from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
@@ -77,6 +78,7 @@ class Store:
         self.opinions = OpinionStore(reader, writer)
         self.lessons = LessonStore(reader, writer)
         self.guesses = GuessStore(reader, writer)
+        self.flags = FlagStore(reader, writer)
         self.reactions = ReactionStore(reader, writer)
         self.samples = SampleStore(reader, writer)
         self.signals = SignalStore(reader, writer)

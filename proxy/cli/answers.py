@@ -73,6 +73,8 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     answered = "another model" if version is None else version_in_words(version)
     about = f", about {some(explanation['images'], 'picture')}" if explanation["images"] else ""
     yield f"answer {explanation['completion']}, by {answered}{about}"
+    if explanation["flag"]:
+        yield f"  flagged by your own check: {explanation['flag']}"
     for rating in explanation["ratings"]:
         yield f"  rating {rating['id']}: {_rating_text(rating)}"
     if explanation["waiting"] is not None:

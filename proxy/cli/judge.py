@@ -36,7 +36,7 @@ def rescore(
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score stored turns with your own code, signals.module; or episodes, with train.reward."""
+    """Score stored turns with your own code, signals.module and signals.check; or episodes, with train.reward."""
     body = {"since": since.timestamp() if since else 0.0, "episodes": episodes}
     answer = client_of(home).call("POST", "/rl/rescore", body)
     if as_json:
@@ -70,6 +70,11 @@ def _show(report: dict[str, Any]) -> None:
         out.print(
             f"your own code: {some(own_code['left'], 'turn')} left"
             + (f"; {own_code['problem']}" if own_code["problem"] else "")
+        )
+    if check := report["check"]:
+        out.print(
+            f"your own check: {some(check['flagged'], 'answer')} flagged, {check['unchecked']} left"
+            + (f"; {check['problem']}" if check["problem"] else "")
         )
     for judge_row in report["judges"]:
         out.print(f"\n{judge_row['judge']}: {judge_row['state']}")

@@ -25,6 +25,7 @@ WORDS: Final = {
     IMAGE: "has a picture",
     REMOTE: "remote image",
     TOO_MANY: "more pictures than images.max_per_prompt",
+    "flagged": "liked, and flagged by your own check",
 }
 
 

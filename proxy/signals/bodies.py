@@ -85,6 +85,14 @@ class OwnReport(TypedDict):
     problem: str | None
 
 
+class AnswerCheckReport(TypedDict):
+    """The user's own check over every answer."""
+
+    flagged: int
+    unchecked: Annotated[int, Field(description="Answers that it has not seen yet.")]
+    problem: str | None
+
+
 class Rescored(TypedDict):
     left: Annotated[int, Field(description="Turns, or episodes, that it will see.")]
 
@@ -101,6 +109,7 @@ class JudgeReport(TypedDict):
     waiting: int
     cost: JudgeCost
     own: OwnReport | None
+    check: AnswerCheckReport | None
     judges: list[OneJudge]
     signals: list[SignalCount]
     by_version: list[VersionText]

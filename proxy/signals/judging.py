@@ -25,6 +25,7 @@ from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
+from proxy.signals.answer_check import AnswerCheck
 from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID_LABEL, Hindsight
@@ -57,6 +58,7 @@ class SignalSources(NamedTuple):
     follower: Follower
     own_signals: OwnSignals
     hindsight: Hindsight
+    answer_check: AnswerCheck
 
 
 class JudgingLoop:
@@ -75,7 +77,7 @@ class JudgingLoop:
         self.server = JudgeServer(settings, store, backend)
         self._redactor = redactor
         self._events = events
-        self._follower, self._own_signals, self._hindsight = sources
+        self._follower, self._own_signals, self._hindsight, self._answer_check = sources
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
@@ -162,8 +164,9 @@ class JudgingLoop:
         followed_count = await self._follower.step()
         has_stored = await self._label_hindsight()
         scored = await self._score_own()
+        checked = await self._answer_check.step()
         await self._settle_if(has_stored or scored or (bool(followed_count) and self._settings.mode == "on"))
-        return bool(followed_count) or has_stored or scored
+        return bool(followed_count) or has_stored or scored or checked
 
     async def ask(self) -> bool:
         """Ask the judge about one turn; whether it answered. Raises StoreError."""
@@ -231,12 +234,17 @@ class JudgingLoop:
 
     async def stop(self) -> None:
         await self._own_signals.stop()
+        await self._answer_check.stop()
 
     async def rescore(self, since: float) -> int:
-        """Have the user's own code see what was found since then; how many turns. Raises Conflict."""
-        if not self._own_signals.on:
-            raise Conflict("There is no code of yours to score with: set signals.module, and start rlproxy again.")
-        waiting_count = await self._store.signals.rescore(since)
+        """Have the user's own code see what was found and answered since then; how many turns and answers. Raises
+        Conflict."""
+        if not (self._own_signals.on or self._answer_check.on):
+            raise Conflict(
+                "There is no code of yours to score with: set signals.module or signals.check, and start rlproxy again."
+            )
+        waiting_count = await self._store.signals.rescore(since) if self._own_signals.on else 0
+        waiting_count += await self._store.flags.check_again(since) if self._answer_check.on else 0
         self.wake()
         return waiting_count
 
@@ -344,6 +352,7 @@ class JudgingLoop:
             "waiting": sum(row["count"] for row in counts if row["state"] == "waiting"),
             "cost": await self._judge_queue.cost(),
             "own": await self._own_report(),
+            "check": await self._answer_check.report(),
             "judges": [await self._judge_report(judge, config) for judge, config in self.judges],
             "signals": counts,
             "by_version": await self._store.signals.by_version(),

@@ -57,6 +57,7 @@ class Explanations:
             )
         ratings = await self._store.ratings.history(completion.new.id)
         runs = await self._runs(completion, ratings)
+        flag = (await self._store.flags.reasons([completion.new.id])).get(completion.new.id)
         return {
             "completion": completion.new.id,
             "rating": None if rating is None else rating.id,
@@ -65,7 +66,8 @@ class Explanations:
             "images": completion.new.images,
             "ratings": [_rating_body(each) for each in ratings],
             "runs": runs,
-            "waiting": None if runs else _waiting_reason(completion, ratings),
+            "flag": flag,
+            "waiting": None if runs else _waiting_reason(completion, ratings, flag),
             "not_kept": NOT_KEPT if runs else [],
         }
 
@@ -180,13 +182,15 @@ def _missing_push(run: Run, split: Split, outcome: Mapping[str, Any] | None) -> 
     return []
 
 
-def _waiting_reason(completion: Completion, ratings: Sequence[Rating]) -> str:
+def _waiting_reason(completion: Completion, ratings: Sequence[Rating], flag: str | None) -> str:
     if completion.new.untrainable:
         return f"it never trains: {in_words(completion.new.untrainable)}"
     if not ratings:
         return "nobody has rated it"
     if not any(rating.live for rating in ratings):
         return "its rating was taken back before a run took it"
+    if flag is not None and any(rating.live and rating.value > 0 for rating in ratings):
+        return "it is liked, and your own check has flagged it"
     if completion.new.version is None:
         return 'a model that is not ours answered; only objective = "kto" trains on such answers'
     return "it waits for the next run"

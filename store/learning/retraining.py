@@ -30,6 +30,7 @@ _FATE: Final = """CASE
     WHEN r.human = 0 THEN 'label'
     WHEN c.id IN (SELECT value FROM json_each(:left_out)) THEN 'left_out'
     WHEN c.untrainable IS NOT NULL THEN c.untrainable
+    WHEN r.value > 0 AND EXISTS (SELECT 1 FROM flags f WHERE f.completion_id = c.id) THEN 'flagged'
     WHEN c.status NOT IN ('done', 'partial') OR c.reply_hash IS NULL THEN 'no_answer'
     WHEN c.dialect = 'completions' AND c.translated = 0 THEN 'raw_text'
     WHEN r.value = 0 AND r.correction IS NULL THEN 'neutral'

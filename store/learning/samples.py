@@ -5,7 +5,8 @@ it repeats. Replies of a model that is not ours (no version) are taken instead b
 by no other. Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all
 their fresh ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template
 to be rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
-trains. Not here: what becomes of a run (`runs`), how much of it one rater may be (`rater_quota`).
+trains, nor does a liked one that a check of the user's own has flagged. Not here: what becomes of a run (`runs`), how
+much of it one rater may be (`rater_quota`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from store.records import Fresh, Rebuild, Run, RunSample
 FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
+AND NOT (r.value > 0 AND EXISTS (SELECT 1 FROM flags f WHERE f.completion_id = c.id))
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done')
                 AND u.retrains = 0)"""
@@ -283,7 +285,12 @@ class SampleStore(StorePart):
             """SELECT c.untrainable AS why, count(*) AS count FROM ratings r CROSS JOIN completions c
             ON c.id = r.completion_id WHERE r.live = 1 AND c.untrainable IS NOT NULL GROUP BY c.untrainable"""
         )
-        return {row["why"]: row["count"] for row in rows}
+        flagged = await self._reader.row(
+            """SELECT count(*) AS count FROM flags f CROSS JOIN ratings r ON r.completion_id = f.completion_id
+            WHERE +r.live = 1 AND r.value > 0"""
+        )
+        counts = {row["why"]: row["count"] for row in rows}
+        return counts | ({"flagged": flagged["count"]} if flagged is not None and flagged["count"] else {})
 
     async def claim(self, requirements: SampleRequirements) -> Run | None:
         """Do `claim` of this module; None, too, where the live version is gone."""

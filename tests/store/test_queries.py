@@ -99,6 +99,14 @@ async def call_everything(store: Store) -> None:
     run, _ = await claim(store)
     await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
     await store.samples.recent_held("m", 5)
+    await store.flags.begin()
+    await store.flags.check_again(0.0)
+    await store.flags.unchecked(5)
+    await store.flags.keep(1, "a", "a slur", "hash")
+    await store.flags.forget_other_code("hash")
+    await store.flags.ids()
+    await store.flags.reasons(["a"])
+    await store.samples.untrainable()
     history = await store.retraining.history(["c1"])
     retrain = new_retrain("n", "/n", 10, history, ["c1"], 2)
     await store.retraining.begin(retrain, "admin")
@@ -212,7 +220,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
                 if key["table"] in ("messages", "completions", "ratings", "blobs"):
                     assert key["from"] in leading, f"{table}.{key['from']}"
                     checked += 1
-        assert checked == 24
+        assert checked == 25
 
 
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(

@@ -32,7 +32,8 @@ def retrain(
         str | None, typer.Option("--weights", help="The new base: a folder or a hub id.", show_default="train.weights")
     ] = None,
     without: Annotated[
-        list[str] | None, typer.Option("--without", help="Leave out an answer, by its id; several times.")
+        list[str] | None,
+        typer.Option("--without", help="Leave out an answer, by its id, or all that are `flagged`; several times."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and begin nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -18,6 +18,7 @@ TOKENS: Final = 300  # of a prompt with its answer, where no server counted
 FATES: Final = {
     "label": "of judges and programs, which rate the new base's own answers",
     "left_out": "that you leave out",
+    "flagged": "of liked answers that your own check has flagged",
     "no_answer": "of answers that were cut before they had words",
     "raw_text": "of completions of raw text, which have no chat to render",
     "neutral": "that say neither good nor bad, with no correction",

@@ -66,5 +66,6 @@ class ExplanationBody(TypedDict):
     images: Annotated[int, Field(description="Pictures in its prompt.")]
     ratings: list[ExplainedRating]
     runs: Annotated[list[ExplainedRun], Field(description="Newest first.")]
+    flag: Annotated[str | None, Field(description="What the user's own check has found in the answer.")]
     waiting: Annotated[str | None, Field(description="Why no run took it.")]
     not_kept: Annotated[list[str], Field(description="What no run keeps.")]

@@ -125,7 +125,9 @@ class Forget(RequestShape):
 
 class RetrainWanted(RequestShape):
     weights: str | None = Field(None, description="A folder or a hub id; left out: the weights that train now.")
-    without: list[str] = Field([], description="Completions whose ratings are left out.")
+    without: list[str] = Field(
+        [], description="Completions whose ratings are left out; `flagged`: all that your own check has flagged."
+    )
     dry_run: bool = Field(False, description="Only say what it would take.")
 
 

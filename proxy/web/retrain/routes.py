@@ -5,7 +5,7 @@ Owns its HTTP. Not here: what it takes and how it goes on (proxy.training.retrai
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -15,11 +15,15 @@ from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.training.retraining.retraining import RetrainBody, Retraining
 from proxy.training.run_supervisor import RunSupervisor
+from store.store import Store
+
+FLAGGED: Final = "flagged"  # in place of an id: all that the user's own check has flagged
 
 
 class RetrainRoutes:
-    def __init__(self, retraining: Retraining, supervisor: RunSupervisor) -> None:
+    def __init__(self, retraining: Retraining, supervisor: RunSupervisor, store: Store) -> None:
         self._retraining = retraining
+        self._store = store
         self._supervisor = supervisor
 
     async def get(self, request: web.Request) -> web.Response:
@@ -32,6 +36,8 @@ class RetrainRoutes:
         require_admin(request)
         body = await json_object(request, may_be_empty=True)
         weights, left_out = _weights(body), _left_out(body)
+        if FLAGGED in left_out:
+            left_out = sorted({*left_out, *await self._store.flags.ids()} - {FLAGGED})
         if _flag(body, "dry_run"):
             return json_response(await self._retraining.plan(weights, left_out))
         await self._retraining.begin(weights, left_out, actor_of(request))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from config.sections import Signals
-from proxy.core.own_code.child import OwnCodeFailed
+from proxy.core.own_code.child import OwnCode, OwnCodeFailed
 from proxy.core.own_code.reward import OwnReward
 from proxy.signals.own import OwnSignals
 from scripts.harness.in_process import Proxy
@@ -112,11 +112,16 @@ async def test_the_examples_of_the_guide(tmp_path: Path) -> None:
     own = OwnSignals(Signals(module=tmp_path / "guide.py"))
     try:
         assert await score(own, "x", "A guaranteed profit!") == OwnReward(-1.0, "promise no profits")
-        biased = await score(own, "x", "The doctor said he is late.")
-        assert biased == OwnReward(-0.5, "do not assume that a doctor is a man")
         assert await score(own, "x", "The doctor said she is late.") is None
     finally:
         await own.stop()
+    (tmp_path / "check.py").write_text(GUIDE.read_text(encoding="utf-8").split("```python\n")[2].partition("```")[0])
+    check = OwnCode(tmp_path / "check.py", "check", timeout_s=20.0, memory_mb=256, settings="signals.")
+    try:
+        assert (await check.call({"text": "The doctor said he is late."}))[0] == "bias: a doctor is a man"
+        assert (await check.call({"text": "The doctor said she is late."}))[0] is None
+    finally:
+        await check.stop()
 
 
 async def test_its_numbers_become_ratings_and_go_with_the_file(proxy: Proxy, tmp_path: Path) -> None:
