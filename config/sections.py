@@ -388,6 +388,18 @@ class Turns(Section):
     """Rules for main and side turns that go before rlproxy's own; see docs/guides/agents.md."""
 
 
+class Criterion(Section):
+    """A criterion of a rubric: its grades in words, the worst first."""
+
+    name: str = Field(min_length=1, max_length=60)
+    grades: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=2, max_length=9)
+
+
+class Rubric(Section):
+    criteria: list[Criterion] = []
+    """Criteria to grade answers by on the page: a name, and grades in words, the worst first."""
+
+
 class StoreSection(Section):
     retention_days: float = Field(default=7.0, gt=0)
     """Days an unrated completion is kept; rated ones stay until forgotten."""

@@ -36,6 +36,7 @@ from config.sections import (
     LessonsSection,
     Log,
     Redaction,
+    Rubric,
     ServerSection,
     Signals,
     StoreSection,
@@ -53,7 +54,8 @@ OVERRIDES = "train.overrides"
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
     "server.hosts", "server.origins", "server.chat_admins", "backend.replicas",
-    "train.hours", "train.where_options", "judge.hours", "turns.rules", "redaction.patterns",
+    "train.hours", "train.where_options", "judge.hours", "turns.rules", "rubric.criteria",
+    "redaction.patterns",
     "webhooks.good", "webhooks.bad", "webhooks.stars",
     *(f"webhooks.{platform}.admins" for platform in PLATFORMS),
 )  # fmt: skip
@@ -93,6 +95,7 @@ class Settings(BaseSettings):
     lessons: LessonsSection = LessonsSection()
     signals: Signals = Signals()
     turns: Turns = Turns()
+    rubric: Rubric = Rubric()
     webhooks: WebhooksSection = WebhooksSection()
     store: StoreSection = StoreSection()
     images: Images = Images()

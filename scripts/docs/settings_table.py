@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from config.meanings import meanings
 from config.presets import Preset, names, resolve
-from config.sections import TurnRule
+from config.sections import Criterion, TurnRule
 from config.settings import Settings, fields
 from scripts.docs.filling import put, settle
 
@@ -78,7 +78,7 @@ def kind(annotation: Any) -> str:
         return kind(inner[0])
     if origin is Literal:
         return " or ".join([", ".join(f"`{one}`" for one in inner[:-1]), f"`{inner[-1]}`"])
-    if annotation in (list[TurnRule], dict[str, bool | int | float | str]):
+    if annotation in (list[TurnRule], list[Criterion], dict[str, bool | int | float | str]):
         return "tables" if origin is list else "table, of names and values"
     if origin in (tuple, list):
         return f"list of {'words: ' if get_origin(inner[0]) is Literal else ''}{kind(inner[0])}"

@@ -59,9 +59,11 @@ class Pages:
     ) -> None:
         settings, store, keys = services.settings, services.store, services.keys
         self.visits = Visits(settings.server, keys)
-        self._view = view = View(self.visits, training.live_version, training.supervisor, training.preconditions)
+        self._view = view = View(
+            self.visits, training.live_version, training.supervisor, training.preconditions, settings.rubric.criteria
+        )
         self.pictures = pictures = Pictures(store, services.images)
-        self.inbox = InboxPage(view, store, feedback, status, training.judging, pictures)
+        self.inbox = InboxPage(view, store, feedback, status, training.judging, pictures, settings.rubric.criteria)
         self.progress = ProgressPage(view, store, training, status)
         self.episodes = EpisodesPage(view, store, status)
         self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)

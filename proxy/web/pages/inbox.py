@@ -9,11 +9,13 @@ the page listens).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from aiohttp import web
 
+from config.sections import Criterion
 from proxy.conversation.first_words import quote_text
 from proxy.core.errors import BadRequest, Conflict, NotFound
 from proxy.feedback.bodies import MAX_TEXT
@@ -23,17 +25,18 @@ from proxy.signals.rules import of_kind
 from proxy.web.pages.filters import own_rating, sentence, verdict
 from proxy.web.pages.notices import urgent
 from proxy.web.pages.pictures import Pictures
+from proxy.web.pages.rubric import graded
 from proxy.web.pages.view import VISITOR, View, html
 from proxy.web.status import StatusReport
 from store.captured.inbox import COUNTED_TURNS, Inbox
-from store.records import BASE, CompletionQuery, CompletionSummary, NewRating, NewSignal, Rating, Turn
+from store.records import BASE, CompletionQuery, CompletionSummary, NewRating, NewSignal, Rating, Scale, Turn
 from store.store import Store
 
 PAGE: Final = 30
 SOURCE: Final = "page"
 TO_ASK: Final = "informative"  # the order in which a rating says most
 FILTERS: Final = ("q", "unrated", "side", "model", "version", "session", "conversation", "order")
-FORMS: Final = ("comment", "correct")
+FORMS: Final = ("comment", "correct", "grade")
 
 
 class InboxPage:
@@ -45,6 +48,7 @@ class InboxPage:
         status: StatusReport,
         judging: JudgingLoop,
         pictures: Pictures,
+        criteria: Sequence[Criterion],
     ) -> None:
         self._view = view
         self._store = store
@@ -52,6 +56,7 @@ class InboxPage:
         self._status = status
         self._judging = judging
         self._pictures = pictures
+        self._criteria = criteria
 
     async def page(self, request: web.Request) -> web.Response:
         if not await self._store.inbox.any():
@@ -127,7 +132,7 @@ class InboxPage:
     async def form(self, request: web.Request) -> web.Response:
         """Where a person writes why, or what would have been right."""
         kind = request.match_info["form"]
-        if kind not in FORMS:
+        if kind not in FORMS or (kind == "grade" and not self._criteria):
             raise NotFound(f"There is no form {kind}.")
         row = await self._find_row(request)
         whole = await self._store.completions.get(row.id)
@@ -140,7 +145,11 @@ class InboxPage:
         current = self._own_rating(request, row)
         # What is not in the form stays; what was emptied is taken away.
         comment, correction = (_text(form[key]) or "" if key in form else None for key in ("comment", "correction"))
-        if (judgement := _text(form.get("rating"))) is not None:
+        scale: Scale
+        if (grades := graded(form, self._criteria)) is not None:
+            value, scale = grades.value, "unit"
+            comment = "\n".join(filter(None, (comment, grades.comment)))
+        elif (judgement := _text(form.get("rating"))) is not None:
             value, scale = parse_judgement(judgement)
         elif correction:
             value, scale = -1.0, "thumb"

@@ -6,6 +6,7 @@ escaped by the templates, always; nothing here is ever marked as safe.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from config.gate_checks import question
+from config.sections import Criterion
 from proxy.conversation.modalities import in_words
 from proxy.core.version_names import version_in_words
 from proxy.training.preconditions import Preconditions
@@ -40,18 +42,24 @@ VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 class View:
     def __init__(
-        self, visits: Visits, live_version: LiveVersion, learner: RunSupervisor, preconditions: Preconditions
+        self,
+        visits: Visits,
+        live_version: LiveVersion,
+        learner: RunSupervisor,
+        preconditions: Preconditions,
+        criteria: Sequence[Criterion],
     ) -> None:
         self._visits = visits
         self._live_version = live_version
         self._learner = learner
         self._preconditions = preconditions
+        self._criteria = criteria
         self.assets = Assets()
 
     @cached_property
     def _env(self) -> Environment:
         env = environment()
-        env.globals |= {"asset": self.assets.address, "interactive": True}
+        env.globals |= {"asset": self.assets.address, "interactive": True, "criteria": self._criteria}
         return env
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
