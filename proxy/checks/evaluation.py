@@ -20,6 +20,7 @@ class AskedVersion(NamedTuple):
     version: int
     model: str  # the name to ask for
     identity: str  # changes with the weights, so that no answer of others is taken for its own
+    examples: tuple[Mapping[str, Any], ...] = ()  # chat messages that it is shown before each prompt
 
 
 class NotAnswered(Exception):
@@ -78,16 +79,17 @@ class Evaluation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _row(self, version: AskedVersion, prompt: CheckPrompt) -> EvaluationRow:
-        body = request_body(self._suite, prompt)
+        body = request_body(self._suite, prompt, version.examples)
         key = key_of(version.identity, body)
-        answer = await asyncio.to_thread(self._cache.get, key, prompt.completion)
+        answer = await asyncio.to_thread(self._cache.get, key, prompt.completion) if not version.examples else None
         is_cached = answer is not None
         if answer is None:
             try:
                 answer = await self._answer(version, body)
             except NotAnswered as error:
                 return EvaluationRow(version.version, prompt, None, {}, str(error))
-            await asyncio.to_thread(self._cache.keep, key, prompt.completion, answer)
+            if not version.examples:  # words of others' answers may be in it, and forgetting would not find it
+                await asyncio.to_thread(self._cache.keep, key, prompt.completion, answer)
         verdicts = {
             check.name: await self._criteria.verdict(check, prompt, answer)
             for check in self._suite.check
@@ -102,10 +104,12 @@ class Evaluation:
             raise NotAnswered(str(error)) from None
 
 
-def request_body(suite: Suite, prompt: CheckPrompt) -> dict[str, Any]:
-    """The chat request without a model, the same for each version."""
+def request_body(suite: Suite, prompt: CheckPrompt, examples: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The chat request without a model, the same for each version but for the `examples` after its system texts."""
+    messages = prompt.conversation
+    start = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
     body: dict[str, Any] = {
-        "messages": prompt.conversation,
+        "messages": [*messages[:start], *examples, *messages[start:]],
         "max_tokens": suite.max_tokens,
         "temperature": suite.temperature,
         "seed": suite.seed,

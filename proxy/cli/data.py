@@ -50,7 +50,7 @@ def report(
 
     async def html() -> str:
         async with look(settings.home, secret_of(settings)) as store:
-            return await page.html(store, has_text=not no_text)
+            return await page.html(store, has_text=not no_text, home=settings.home)
 
     try:
         page.check(file, force=force)  # before the work

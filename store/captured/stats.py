@@ -36,6 +36,17 @@ class Counts(TypedDict):
     captured_today: int
 
 
+class SamePromptCount(TypedDict):
+    """A version and the base on the same prompts."""
+
+    version: int
+    prompts: int
+    base_liked: int
+    liked: int
+    better: int
+    worse: int
+
+
 class StatStore(StorePart):
     async def days(self, since: float, offset: float, span_s: float = DAY) -> list[Day]:
         """Live ratings by local day, or by another span, oldest first. `offset`: seconds that the local clock is ahead
@@ -56,6 +67,34 @@ class StatStore(StorePart):
             WHERE l.rated > 0 AND l.version IS NOT NULL AND l.turn = 'main' GROUP BY l.version ORDER BY l.version"""
         )
         return [Verdicts(row["version"], row["good"], row["bad"]) for row in rows]
+
+    async def same_prompts(self) -> list[SamePromptCount]:
+        """Count, for each version but the base, the prompts of which people rated an answer of both. An
+        answer that several rated, and several answers to one prompt, count by their mean. The base is that of the
+        version: another one has another name."""
+        rows = await self._reader.rows(
+            """WITH votes AS (SELECT c.prompt_hash AS prompt, c.version AS version, avg(r.value) > 0 AS liked,
+                iif(c.version = 0, c.served_model, substr(c.served_model, 1, instr(c.served_model || '@v', '@v') - 1))
+                AS base
+                FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+                WHERE r.live = 1 AND r.human = 1 AND r.value <> 0 AND c.prompt_hash IS NOT NULL
+                AND c.version IS NOT NULL GROUP BY 1, 2, 4)
+            SELECT v.version, count(*) AS prompts, sum(b.liked) AS base_liked, sum(v.liked) AS liked,
+            sum(v.liked > b.liked) AS better, sum(v.liked < b.liked) AS worse
+            FROM votes v JOIN votes b ON b.prompt = v.prompt AND b.version = 0 AND b.base = v.base
+            WHERE v.version > 0
+            GROUP BY v.version ORDER BY v.version"""
+        )
+        return [cast(SamePromptCount, dict(row)) for row in rows]
+
+    async def ratings_before(self, timestamp: float) -> int:
+        """Ratings that people had given by then, Unix seconds, and that stand."""
+        row = await self._reader.row(
+            "SELECT count(*) AS count FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.created_at < ?",
+            (timestamp,),
+        )
+        assert row is not None
+        return int(row["count"])
 
     async def counts(self) -> Counts:
         """Completions by status, live ratings by sign, and what was captured since midnight."""

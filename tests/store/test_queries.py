@@ -107,6 +107,8 @@ async def call_everything(store: Store) -> None:
     await store.flags.ids()
     await store.flags.reasons(["a"])
     await store.samples.untrainable()
+    await store.stats.same_prompts()
+    await store.stats.ratings_before(1.0)
     history = await store.retraining.history(["c1"])
     retrain = new_retrain("n", "/n", 10, history, ["c1"], 2)
     await store.retraining.begin(retrain, "admin")

@@ -47,6 +47,9 @@ def evaluate(
     ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, too.")] = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, max=64, help="Prompts asked at once.")] = 4,
+    examples: Annotated[
+        int, typer.Option("--examples", min=0, max=500, help="Ask the base with so many rated answers shown, too.")
+    ] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Ask again what was answered before.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 1 where the last version fails a check beyond its at_least.")
@@ -67,7 +70,7 @@ def evaluate(
     settings = settings_of({"home": home})
     client = client_of(home)
     try:
-        plan = _plan(settings, client, read(file), versions, at_once)
+        plan = _plan(settings, client, read(file), versions, at_once, examples)
         if not settings.store.key_from:
             plan = plan._replace(cache=AnswerCache(settings.home, reads=not fresh))
         rows = asyncio.run(_rows(settings, client, plan, quiet=as_json))
@@ -100,11 +103,14 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def _plan(settings: Settings, client: HomeClient, suite: Suite, versions: str | None, at_once: int) -> EvalPlan:
+def _plan(
+    settings: Settings, client: HomeClient, suite: Suite, versions: str | None, at_once: int, examples: int
+) -> EvalPlan:
     """Raises ChecksError; ends the command where the proxy refuses or is not there."""
     from proxy.checks.answers import AnswerCache
     from proxy.checks.checks_file import ChecksError
     from proxy.cli.checks import captured
+    from proxy.cli.checks.shots import base_with_examples
 
     listing = client.call("GET", "/rl/adapters")
     model = client.call("GET", "/rl/status")["model"]
@@ -117,6 +123,9 @@ def _plan(settings: Settings, client: HomeClient, suite: Suite, versions: str | 
                 "`trained = true`. Nothing was asked."
             )
         suite = suite.with_prompts(prompts)
+    if examples:
+        excluded = {prompt.completion for prompt in suite.prompt if prompt.completion}
+        candidates.insert(1, base_with_examples(client, model, examples, excluded))
     if settings.store.key_from:
         print("The home is encrypted: neither answers nor results are kept on the disk.", file=sys.stderr)
     return EvalPlan(suite, candidates, model, at_once, AnswerCache(None))

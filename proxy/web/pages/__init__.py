@@ -64,7 +64,7 @@ class Pages:
         )
         self.pictures = pictures = Pictures(store, services.images)
         self.inbox = InboxPage(view, store, feedback, status, training.judging, pictures, settings.rubric.criteria)
-        self.progress = ProgressPage(view, store, training, status)
+        self.progress = ProgressPage(view, store, training, status, settings.home)
         self.episodes = EpisodesPage(view, store, status)
         self.experiment = ExperimentPanel(view, store, training.live_version, training.experiments)
         checks = ChecksPanel(settings.home)

@@ -20,6 +20,7 @@ from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
 from proxy.training.training import Training
 from proxy.web.pages import plots
+from proxy.web.pages.benefit import benefit
 from proxy.web.pages.notices import texts
 from proxy.web.pages.view import View, html
 from proxy.web.status import StatusReport, run_json
@@ -35,7 +36,7 @@ OFFERED: Final = ("train", "pause", "resume", "cancel")
 
 
 class ProgressPage:
-    def __init__(self, view: View, store: Store, training: Training, status: StatusReport) -> None:
+    def __init__(self, view: View, store: Store, training: Training, status: StatusReport, home: Path) -> None:
         self._view = view
         self._store = store
         self._supervisor = training.supervisor
@@ -43,12 +44,15 @@ class ProgressPage:
         self._preconditions = training.preconditions
         self._judging = training.judging
         self._status = status
+        self._home = home
 
     async def page(self, request: web.Request) -> web.Response:
+        shares = await version_shares(self._store)
         return self._view.page(
             request,
             "progress.html",
-            shares=await version_shares(self._store),
+            shares=shares,
+            **await benefit(self._store, shares, self._home),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             judge=await self._judging.report(),
             episodes=await self._status.episodes(),

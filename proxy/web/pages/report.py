@@ -24,6 +24,7 @@ from proxy.training import run_folder
 from proxy.web.openapi.responses import RunBody
 from proxy.web.pages import filters, plots
 from proxy.web.pages.assets import FOLDER
+from proxy.web.pages.benefit import benefit
 from proxy.web.pages.progress import rating_plots, version_shares
 from proxy.web.pages.versions import Node, TrainedSample, lineage_values, trained_samples
 from proxy.web.pages.view import environment
@@ -45,12 +46,14 @@ class NotWritten(Exception):
     """In one sentence."""
 
 
-async def html(store: ReadOnlyStore, *, has_text: bool) -> str:
-    """The report; without text there is nothing in it that a person or a model said, and raters have numbers."""
+async def html(store: ReadOnlyStore, *, has_text: bool, home: Path | None = None) -> str:
+    """The report; without text there is nothing in it that a person or a model said, and raters have numbers. `home`:
+    whose own checks are in it."""
     pointer, runs = await store.versions.pointer(), await store.runs.recent(RUNS)
     versions = [adapter.version for adapter in await store.versions.all()]
     lineage = await lineage_values(store, pointer, versions if has_text else ())
     nodes = await _with_samples(store, lineage["nodes"], {run.id: run for run in runs})
+    shares = await version_shares(store)
     names = await store.inbox.models() or [node.adapter.model for node in nodes]
     model = names[0] if names else None
     return (
@@ -63,7 +66,8 @@ async def html(store: ReadOnlyStore, *, has_text: bool) -> str:
             has_text=has_text,
             model=model if has_text or model is None else re.split(r"[/\\]", model)[-1],  # some name a file's path
             counts=await store.stats.counts(),
-            shares=await version_shares(store),
+            shares=shares,
+            **await benefit(store, shares, home if has_text else None),
             runs=[_run(run, has_text=has_text) for run in runs],
             run_curves=await asyncio.to_thread(_curves, runs),
             curves=[],

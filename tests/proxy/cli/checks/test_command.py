@@ -79,6 +79,33 @@ async def test_what_was_answered_is_not_asked_again(cli: Proxy, file: Path) -> N
     assert len(cli.backend.requests) == asked + 8
 
 
+async def test_the_base_is_asked_with_rated_answers_as_examples(cli: Proxy, file: Path, visit: Visit) -> None:
+    """The four that are rated good; the last is corrected."""
+    answers = (await cli.get("/rl/completions"))["data"]
+    await cli.rate(completion_id=answers[0]["id"], rating="bad", correction="Say less.")
+    code, out, err = await rlproxy(cli.home, "eval", str(file), "--examples", "3", "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert [each["name"] for each in summary["versions"]] == ["base", "base+examples", "v1"]
+    (shown,) = [body["messages"] for body in cli.backend.requests if len(body["messages"]) == 7 and "bye" in str(body)]
+    assert [message["role"] for message in shown] == ["user", "assistant"] * 3 + ["user"]
+    assert shown[-2]["content"] == "Say less." and shown[-1]["content"] == "Say bye"
+    assert [(c["first"], c["second"]) for c in summary["comparisons"]] == [(0, -1), (0, 1), (-1, 1)]
+    asked = len(cli.backend.requests)
+    code, out, _ = await rlproxy(cli.home, "eval", str(file), "--examples", "3")
+    assert len(cli.backend.requests) == asked + 2  # their answers are not kept
+    assert "v1 against the base with examples: better on 0, worse on 1 of 2 prompts" in out
+    assert "With rated answers as examples in its prompt the base passes 2" in await visit.get("/progress")
+    assert "base+examples" in await visit.get("/versions")
+
+
+async def test_without_rated_answers_there_are_no_examples(cli: Proxy, file: Path) -> None:
+    for answer in (await cli.get("/rl/completions"))["data"]:
+        await cli.rate(completion_id=answer["id"], rating="bad")
+    code, _, err = await rlproxy(cli.home, "eval", str(file), "--examples", "3")
+    assert code == 1 and "no answer is liked or corrected yet" in err
+
+
 async def test_strict_fails_where_the_last_version_does(cli: Proxy, file: Path) -> None:
     assert (await rlproxy(cli.home, "eval", str(file), "--versions", "base", "--strict"))[0] == 0
     assert (await rlproxy(cli.home, "eval", str(file), "--versions", "base,v1", "--strict"))[0] == 1
