@@ -417,6 +417,15 @@ class Redaction(Section):
     """Regular expressions (RE2's) of your own secrets; what one finds is replaced, or its group `secret`."""
 
 
+class TelemetrySection(Section):
+    otlp: Url = ""
+    """OpenTelemetry collector (OTLP over HTTP) for traces and metrics, as "http://127.0.0.1:4318"; needs `otel`."""
+    content: bool = False
+    """Put the texts of prompts and answers into traces, as they are stored."""
+    share: float = Field(default=1.0, ge=0, le=1)
+    """Share of requests that are traced, where their agent's `traceparent` does not decide."""
+
+
 class Log(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least serious message that is written."""
