@@ -59,6 +59,7 @@ test-harnesses: setup
 	@scripts/harness_env mini_swe_agent > /dev/null
 	@scripts/harness_env verifiers > /dev/null
 	@scripts/harness_env langsmith > /dev/null
+	@scripts/harness_env trackers > /dev/null
 	@$(PY) -m pytest -m harnesses tests/integrations
 
 # Nor this: some thirty clients from PyPI and npm, 5 GB in ~/.cache/rlproxy/clients, half an hour of one core.

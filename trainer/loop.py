@@ -130,7 +130,8 @@ def _announce(run: RunContext) -> str:
     """The request, and which framework does it where."""
     spec, progress = run.spec, run.progress
     if spec.tensorboard:
-        progress.add_listener(Scalars(spec.tensorboard))
+        progress.add_listener(scalars := Scalars(spec.tensorboard))
+        scalars.samples(spec.run, (line for _, line in read_lines(run.folder / SAMPLES, run.seal)))
     framework, reason = policies.choose(spec.framework)
     device, device_reason = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=device_reason)

@@ -424,6 +424,7 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "version": new.version if new.version is not None else BASE,
         "finish_reason": end.finish_reason,
         "sampling": new.sampling,
+        "seconds": round(end.finished_at - new.created_at, 3),
         "exact": end.exact,
         "prompt_token_ids": end.prompt_token_ids,
         "token_ids": end.token_ids,
