@@ -8,7 +8,6 @@ is capture's, and which requests come here is relay's.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
@@ -137,7 +136,7 @@ class Exchange:
             try:
                 return await self._answer(upstream)
             finally:
-                self._context.trace.answered = time.perf_counter()
+                self._context.trace.note_answered()
                 upstream.close()  # a reply nobody reads any more must stop costing the backend
         except ProxyError as failure:
             error = failure.message

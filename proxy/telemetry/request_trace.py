@@ -144,9 +144,15 @@ class RequestTrace:
         if self.first_chunk is None:
             self.first_chunk = time.perf_counter()
 
+    def note_answered(self) -> None:
+        """All of the answer has come, or no more of it will."""
+        if self.answered is None:
+            self.answered = time.perf_counter()
+
     def note_storing(self, rows: Sequence[NewCompletion], ends: Sequence[FinishedCompletion]) -> None:
         """The completion goes to the store."""
         self.storing = time.perf_counter()
+        self.note_answered()
         self.completion = completion_facts(rows, ends, with_content=self.with_content)
 
     def note_stored(self) -> None:
