@@ -29,7 +29,7 @@ log = structlog.get_logger()
 MOST_WAITING: Final = 4096  # requests and runs
 MOST_BYTES: Final = 32 * 1024 * 1024  # of texts that wait with them
 BATCH: Final = 16  # requests a message: making their spans takes the interpreter for some milliseconds
-REST: Final = 9.0  # times as long as it worked: the thread takes a tenth of what requests have, at most
+PAUSE: Final = 9.0  # times as long as it worked: the thread takes a tenth of what requests have, at most
 DELAY_S: Final = 1.0  # between two looks into the queue
 TIMEOUT_S: Final = 5.0  # for the collector to take a batch
 STOP_S: Final = 2.0  # for what is left, when rlproxy stops
@@ -129,7 +129,7 @@ class Exporter:
             while batch := self._next_batch():
                 start = time.thread_time()
                 self._send(batch)
-                self._stopping.wait((time.thread_time() - start) * REST)
+                self._stopping.wait((time.thread_time() - start) * PAUSE)
             if self._stopping.is_set():
                 return
 

@@ -40,8 +40,8 @@ class Scalars:
         self._group, self._step = "train", 0
 
     def samples(self, run: int, lines: Iterable[Mapping[str, Any] | None]) -> None:
-        """What people thought of the answers that train, and how long these took, at the run's number as the step: the
-        runs of a home make a line. `lines`: of samples.jsonl."""
+        """Write what people thought of the answers that train, and how long these took. The step is the run's number,
+        so the runs of a home make a line. `lines`: of samples.jsonl."""
         fresh = [line for line in lines if line is not None and line.get("split") == "train"]
         rewards = [line["reward"] for line in fresh if line.get("reward") is not None]
         seconds = [line["seconds"] for line in fresh if line.get("seconds") is not None]
