@@ -175,6 +175,7 @@ def write(
         "compute": train.compute,
         "load_in_4bit": train.load_in_4bit,
         "trust_remote_code": weights in train.trust_remote_code,
+        "gpus": train.gpus,
         "offload": train.offload,
         "server_format": server_format,
         "preset": train.preset,
