@@ -222,7 +222,7 @@ class _Clock:
         return self._start_ns + int(counter * 1e9)
 
 
-class _PlannedIds(RandomIdGenerator):
+class _PlannedIds(RandomIdGenerator):  # type: ignore[misc]
     """Ids of traces and spans: those that a request already has, else random ones."""
 
     next_trace_id: int | None = None
@@ -237,7 +237,7 @@ class _PlannedIds(RandomIdGenerator):
         return planned or super().generate_span_id()
 
 
-class _Ended(SpanProcessor):
+class _Ended(SpanProcessor):  # type: ignore[misc]
     """Gathers what has ended. One thread makes spans."""
 
     def __init__(self) -> None:
