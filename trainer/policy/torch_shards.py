@@ -110,7 +110,8 @@ def follow(open_policy: Callable[..., Policy]) -> None:
                 policy = open_policy(*arguments, **options)
             elif order == "backward":
                 assert policy is not None
-                policy.backward(*arguments, no_loss)
+                packed, terms = arguments
+                policy.backward(packed, terms, no_loss)
             else:
                 getattr(policy, order)(*arguments, **options)
         except Exception:  # rank 0 has met the same, most likely, and says it in its result
