@@ -46,17 +46,17 @@ def together(folder: Path) -> Iterator[None]:
     if find_spec("torch") is None:
         raise RunError("train.gpus is for torch, which is not installed here: set it to 1.")
     children: list[subprocess.Popen[bytes]] = []
+    ending = threading.Event()
     if "RANK" in os.environ:
         join("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     else:
         (folder / RENDEZVOUS).unlink(missing_ok=True)
         children = [_start(folder, rank, gpus) for rank in range(1, gpus)]
+        for child in children:  # before they have met: one that cannot start would be waited for
+            threading.Thread(target=_watch, args=(child, ending), daemon=True).start()
         join(f"file://{folder / RENDEZVOUS}", 0, gpus)
     from trainer.policy import torch_shards  # here: they all load torch at the same time
 
-    ending = threading.Event()
-    for child in children:
-        threading.Thread(target=_watch, args=(child, ending), daemon=True).start()
     try:
         yield
     finally:
