@@ -59,6 +59,7 @@ test-harnesses: setup
 	@scripts/harness_env mini_swe_agent > /dev/null
 	@scripts/harness_env verifiers > /dev/null
 	@scripts/harness_env langsmith > /dev/null
+	@scripts/harness_env trackers > /dev/null
 	@$(PY) -m pytest -m harnesses tests/integrations
 
 # Nor this: some thirty clients from PyPI and npm, 5 GB in ~/.cache/rlproxy/clients, half an hour of one core.
@@ -93,11 +94,12 @@ test-platforms: setup
 	@scripts/harness_env platforms > /dev/null
 	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
 
-# Nor this: runs that train over ssh (a real sshd on loopback, where there is one), as jobs of a real Ray from PyPI, and in
-# a fake Slurm: a quarter of an hour.
+# Nor this: runs that train over ssh (a real sshd on loopback, where there is one), as jobs of a real Ray from PyPI, in a
+# fake Slurm, and by several processes; a real OpenTelemetry collector, where there is Go to build it: half an hour.
 test-scale: setup
 	@scripts/harness_env ray > /dev/null
-	@$(PY) -m pytest -m scale -n 0 tests/trainer/places tests/test_elsewhere.py
+	@if command -v go > /dev/null; then scripts/setup_otelcol > /dev/null; fi
+	@$(PY) -m pytest -m scale -n 0 tests/trainer tests/proxy/telemetry tests/test_elsewhere.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.
 test-trl: setup

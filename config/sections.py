@@ -275,6 +275,8 @@ class Train(Section):
     """Load the base model in 4 bits (QLoRA) for a run: a quarter of the memory, less exact, NVIDIA GPUs only."""
     trust_remote_code: tuple[str, ...] = ()
     """Models, as `train.weights` names them, whose own Python code may run here with your rights; read it before."""
+    gpus: int = Field(default=1, ge=1, le=64)
+    """GPUs that hold the model of a run together (FSDP2), where it fits on none alone; a run gets no faster."""
     offload: bool = False
     """Keep frozen layers and the optimiser's state in the machine's memory, for a GPU too small for them; slower."""
     nice: int = Field(default=10, ge=0, le=19)
@@ -429,6 +431,15 @@ class Redaction(Section):
     """Replace e-mail addresses, too; source code is full of them, and a redacted prompt trains less exactly."""
     patterns: tuple[SecretPattern, ...] = ()
     """Regular expressions (RE2's) of your own secrets; what one finds is replaced, or its group `secret`."""
+
+
+class TelemetrySection(Section):
+    otlp: Url = ""
+    """OpenTelemetry collector (OTLP over HTTP) for traces and metrics, as "http://127.0.0.1:4318"; needs `otel`."""
+    content: bool = False
+    """Put the texts of prompts and answers into traces, as they are stored."""
+    share: float = Field(default=1.0, ge=0, le=1)
+    """Share of requests that are traced, where their agent's `traceparent` does not decide."""
 
 
 class Log(Section):

@@ -40,6 +40,7 @@ from config.sections import (
     ServerSection,
     Signals,
     StoreSection,
+    TelemetrySection,
     Train,
     Turns,
     UserPath,
@@ -68,7 +69,7 @@ FLAGS = {
     "log.level": "--log-level",
     "store.key_from": "--key",
 }
-ADDRESSES = ("backend.url", "backend.replicas", "judge.url")  # whose queries may be keys
+ADDRESSES = ("backend.url", "backend.replicas", "judge.url", "telemetry.otlp")  # whose queries may be keys
 HIDDEN = ("store.key_from",)  # where somebody may put a key by mistake, which no message should repeat
 PARSED = {**dict.fromkeys(TABLES, "object"), **dict.fromkeys(LISTS, "array")}  # JSON in the environment
 
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     store: StoreSection = StoreSection()
     images: Images = Images()
     redaction: Redaction = Redaction()
+    telemetry: TelemetrySection = TelemetrySection()
     log: Log = Log()
 
     @property

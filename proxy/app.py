@@ -123,6 +123,9 @@ class Wiring:
             backend = services.settings.backend
             self.parts.connections = connections = Connections(backend.connect_timeout_s, backend.read_timeout_s)
             await self.parts.uncaptured.start()
+            if (exporter := services.exporter) is not None:
+                exporter.start()
+                services.tasks.spawn("otel-runs", exporter.follow_runs(services.events.listen()))
             self.channels.webhooks.start(http)
             await training.load(http)
             if self.parts.lessons is not None:
@@ -141,6 +144,8 @@ class Wiring:
             yield
             await services.tasks.drain_named("finish-", DRAIN_S)
             await services.tasks.cancel()
+            if services.exporter is not None:
+                await services.exporter.stop()
             await training.judging.stop()
             await self.episodes.rewarding.stop()
             await services.backend.stop()

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from config.settings import load
 from proxy.access.security import check_bind
+from scripts.harness.in_process import Proxy
 
 ROOT = Path(__file__).resolve().parents[1]
 GIVEN = {"MODEL": "Qwen/Qwen3-8B", "RLPROXY_API_KEY": "a" * 32, "RLPROXY_ADMIN_KEY": "b" * 32}
@@ -81,3 +83,49 @@ def test_nothing_listens_to_the_world(services: dict[str, Any]) -> None:
     assert services["rlproxy"]["stop_grace_period"] == "90s" and services["rlproxy"]["init"] is True
     example = (ROOT / "deploy/env.example").read_text()
     assert {line.partition("=")[0] for line in example.splitlines() if "=" in line} == GIVEN.keys()
+
+
+DASHBOARD = json.loads((ROOT / "deploy/grafana/rlproxy.json").read_text())
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    return panels + [note["expr"] for note in DASHBOARD["annotations"]["list"]]
+
+
+async def test_each_metric_and_label_of_the_dashboard_is_in_metrics(proxy: Proxy) -> None:
+    """After a request and a rating. Of counters that nothing has happened to yet, the family alone is there."""
+    response = await proxy.chat("hello", stream=True)
+    await response.read()
+    await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good")
+    async with proxy.http.get("/metrics") as answer:
+        families = {family.name: family for family in text_string_to_metric_families(await answer.text())}
+    told: dict[str, set[str]] = {}
+    for family in families.values():
+        names = {sample.name for sample in family.samples}
+        suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(family.type, ("",))
+        names |= {family.name + suffix for suffix in suffixes}
+        told |= {name: {label for sample in family.samples for label in sample.labels} for name in names}
+    assert expressions()
+    for text in expressions():
+        names = set(re.findall(r"\brlproxy_\w+", text))
+        assert names and names <= told.keys(), (text, names - told.keys())
+        labels = {label for listed in re.findall(r"\bby \(([^)]*)\)", text) for label in re.split(r",\s*", listed)}
+        labels |= set(re.findall(r"(\w+)=~?\"", text))
+        for name in names:
+            if told[name]:
+                assert labels - {"job", "le"} <= told[name], (text, labels - told[name])
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+    variables = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD))) - {"__rate_interval", "__interval", "__range", "__all"}
+    assert used == variables

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from trainer import ranks
 from trainer.io.encrypted_files import KEY_BYTES, Seal, SealError
 from trainer.io.progress import Progress, Stop, Stopped
 from trainer.io.run_folder import SAMPLES, FolderLocked, RunError, lock, read_spec
@@ -33,6 +34,10 @@ def main() -> int:
     except (SealError, ImportError) as error:
         print(error, file=sys.stderr)
         return EXIT_FAILED
+    if ranks.follows():
+        _limit_threads(folder)
+        ranks.follow("env://", int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        return 0
     stop = Stop()
     stop.on_signals()
     if arguments.watch_stdin:

@@ -20,7 +20,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from config.errors import SettingsError
-from trainer import mis_po, own_loss
+from trainer import mis_po, own_loss, ranks
 from trainer.formats import adapter, model_code, model_info, sidecar_files, weights
 from trainer.formats.manifest import AdapterError
 from trainer.io.cache import Cache
@@ -54,7 +54,8 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
     start = time.monotonic()
     result: Result = {"adapter": None, "baseline_after": None, "metrics": {}, "gate": {}, "samples": {}}
     try:
-        _run(folder, result, progress, stop, seal)
+        with ranks.together(folder):
+            _run(folder, result, progress, stop, seal)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
     except NoiseUnknown as wait:
@@ -130,7 +131,8 @@ def _announce(run: RunContext) -> str:
     """The request, and which framework does it where."""
     spec, progress = run.spec, run.progress
     if spec.tensorboard:
-        progress.add_listener(Scalars(spec.tensorboard))
+        progress.add_listener(scalars := Scalars(spec.tensorboard))
+        scalars.samples(spec.run, (line for _, line in read_lines(run.folder / SAMPLES, run.seal)))
     framework, reason = policies.choose(spec.framework)
     device, device_reason = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=device_reason)

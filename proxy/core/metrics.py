@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_SECONDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 class Metrics:
@@ -15,7 +19,7 @@ class Metrics:
         self.not_stored = Counter(
             "rlproxy_completions_not_stored", "Completions that the disk did not take", registry=registry
         )
-        self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source"], registry=registry)
+        self.ratings = Counter("rlproxy_ratings", "Ratings stored", ["source", "sign"], registry=registry)
         self.webhooks = Counter(
             "rlproxy_webhook_events", "Events from chat platforms", ["route", "result"], registry=registry
         )
@@ -30,11 +34,32 @@ class Metrics:
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25),
             registry=registry,
         )
+        self.first_token = Histogram(
+            "rlproxy_first_token_seconds",
+            "Time from a question to the first bytes of its stream",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.answer = Histogram(
+            "rlproxy_answer_seconds",
+            "Time from a question to the end of its answer",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        tokens = Counter("rlproxy_tokens", "Tokens that the backend says it used", ["kind"], registry=registry)
+        self._prompt_tokens, self._answer_tokens = tokens.labels("prompt"), tokens.labels("answer")
+        self.traces = Counter(
+            "rlproxy_traces", "Requests and runs for the OpenTelemetry collector", ["result"], registry=registry
+        )
 
     def answered(self, dialect: str, status: int) -> None:
         if (counter := self._answered.get((dialect, status))) is None:
             counter = self._answered[dialect, status] = self.requests.labels(dialect, str(status))
         counter.inc()
+
+    def count_tokens(self, prompt: int, answer: int) -> None:
+        self._prompt_tokens.inc(prompt)
+        self._answer_tokens.inc(answer)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

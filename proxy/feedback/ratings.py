@@ -119,7 +119,7 @@ class Feedback:
         except StoreError as error:
             raise StorageFailed(f"The rating was not stored: {error}") from error
         if not rating.duplicate:
-            self._metrics.ratings.labels(_label(new.source)).inc()
+            self._metrics.ratings.labels(_label(new.source), _sign(rating.value)).inc()
             self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
         return rating
 
@@ -154,7 +154,7 @@ class Feedback:
             raise StorageFailed(f"The reaction was not stored: {error}") from error
         rating = reacted.rating
         if rating is not None and reacted.result == "rated":
-            self._metrics.ratings.labels(_label(new.platform)).inc()
+            self._metrics.ratings.labels(_label(new.platform), _sign(rating.value)).inc()
             self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
         elif rating is not None and reacted.result == "retracted":
             self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
@@ -375,6 +375,10 @@ def _no_answer_error(error: NoAnswer) -> Conflict:
         f"{error.id} has no answer{reason}, so nothing was rated. Ask again, and rate the answer that comes.",
         param="completion_id",
     )
+
+
+def _sign(value: float) -> str:
+    return "good" if value > 0 else "bad" if value < 0 else "neutral"
 
 
 def _label(source: str) -> str:

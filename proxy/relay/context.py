@@ -28,6 +28,7 @@ from proxy.dialects.identity import HeadIdentity, RequestIdentity, head_identity
 from proxy.relay.capture.optout import says_off
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.request_body import CommandLines, coding_of
+from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Assignment
 from proxy.versions.live_version import Lease, NamedVersion
 from store.records import Requester
@@ -59,6 +60,7 @@ class RequestContext:
     request: web.Request
     head: HeadFacts
     dialect: Dialect
+    trace: RequestTrace
     started: float  # by the performance counter; later, without the time that it waited
 
     # parse
@@ -109,6 +111,8 @@ def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]
     sent.popall("content-encoding", None)  # it is undone when the body is read
     sent["accept-encoding"] = "identity"  # the answer has to be read here
     sent["content-type"] = "application/json"
+    if settings.telemetry.otlp:
+        sent.popall("traceparent", None)  # each question has its own (in_flight)
     return HeadFacts(
         head_identity(headers, head.session),
         off,

@@ -8,9 +8,9 @@ is capture's, and which requests come here is relay's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 import structlog
@@ -101,9 +101,7 @@ class Exchange:
                 f"The completion id {self._context.id} exists already; choose another.", param="x-rl-completion-id"
             ) from None
         except asyncio.CancelledError:
-            finishing = self._parts.tasks.spawn(f"finish-{self._context.id}", self._given_up(self._capture))
-            if self._attempt is not None:
-                self._attempt.finishing = finishing
+            self._finish_later(self._given_up(self._capture))
             raise
 
     async def _given_up(self, capture: Capture) -> None:
@@ -113,7 +111,7 @@ class Exchange:
     def _new_capture(self) -> Capture:
         assert self._context.id is not None
         capture = self._parts.capture(self._context.id, self._parsed, self._dialect, self._keepable, self._room.record)
-        capture.requester = self._context.requester
+        capture.requester, capture.trace = self._context.requester, self._context.trace
         return capture
 
     def _follow(self) -> None:
@@ -138,6 +136,7 @@ class Exchange:
             try:
                 return await self._answer(upstream)
             finally:
+                self._context.trace.note_answered()
                 upstream.close()  # a reply nobody reads any more must stop costing the backend
         except ProxyError as failure:
             error = failure.message
@@ -149,20 +148,19 @@ class Exchange:
             error = f"rlproxy failed while it answered ({type(fault).__name__}); its log says where."
             raise
         finally:
-            if self._capture is None:  # also of a question that nobody took
-                self._follow()
+            self._follow()  # also of a question that nobody took
             self._in_flight.leave()
             del self._in_flight  # it knows this exchange: what no cycle holds needs no collector
             self._parts.memory.used(self._outgoing.size)
             if self._capture is not None and not self._finished:
                 status: Status = "partial" if error == CLIENT_LEFT else "error"
-                # In a task of its own: this one may have been cancelled.
-                finishing = self._parts.tasks.spawn(
-                    f"finish-{self._capture.id}",
-                    self._stored(self._capture, status, error),
-                )
-                if self._attempt is not None:
-                    self._attempt.finishing = finishing
+                self._finish_later(self._stored(self._capture, status, error))
+
+    def _finish_later(self, work: Coroutine[Any, Any, None]) -> None:
+        """In a task of its own: this one may have been cancelled."""
+        self._context.trace.finishing = finishing = self._parts.tasks.spawn(f"finish-{self._context.id}", work)
+        if self._attempt is not None:
+            self._attempt.finishing = finishing
 
     def _headers(self, upstream: Answer) -> CIMultiDict[str]:
         headers = answer_headers(upstream.headers, NOT_THEIRS)
@@ -173,7 +171,7 @@ class Exchange:
             headers[LESSONS] = ratings
         if self._codec.left_out:
             headers[LEFT_OUT] = ", ".join(self._codec.left_out)
-        self._parts.metrics.overhead.observe(overhead := self._in_flight.departure - self._context.started)
+        self._parts.metrics.overhead.observe(overhead := self._context.trace.overhead(self._context.started))
         headers["x-rl-overhead-ms"] = f"{overhead * 1000:.2f}"
         headers["x-accel-buffering"] = "no"
         return headers
@@ -353,6 +351,7 @@ class Exchange:
 
     async def _pass_on(self, response: web.StreamResponse, splitter: EventSplitter, chunk: bytes) -> None:
         """The bytes of one read. Whole events go through at once, up to the first that may be the last one."""
+        self._context.trace.note_chunk()
         piece = chunk if self._is_raw else splitter.whole(chunk)
         if self._is_raw or not self._room.fits(splitter, piece):
             await self._pass_raw(response, splitter, piece)

@@ -62,7 +62,6 @@ class InFlightRequest:
         self.withheld: str | None = None  # what the server said to our wishes, where they were not said
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
-        self.departure = 0.0  # when it left, by the performance counter
         self._parts = parts
         self._context = context
         self._outgoing = outgoing
@@ -194,9 +193,11 @@ class InFlightRequest:
                 body = self.codec.body(address.members, asking=wishing)
             else:
                 body = await in_thread(self.codec.body, address.members, asking=wishing)
-            self.departure = time.perf_counter()
+            trace = self._context.trace
+            trace.departure, trace.backend_url = time.perf_counter(), address.url
             try:
                 upstream = await self._connected(address.url, body)
+                trace.head = time.perf_counter()
                 refuse(address.url, upstream)
                 return upstream
             except Silent as error:  # it took the question and is silent: another would be, too
@@ -214,13 +215,14 @@ class InFlightRequest:
     async def _connected(self, url: str, body: bytes) -> Answer:
         parts = self._parts
         assert parts.connections is not None
-        head = self._context.head
+        head, ids = self._context.head, self._context.trace.ids
         target = self.codec.path or head.target
+        lines = head.lines if ids is None else head.lines + ids.header
         closed: Disconnected | None = None
         for last_try in (False, True):
             try:
                 return await parts.connections.ask(
-                    "POST", url, target, head.lines, body, unpack=True, on_sent=self._on_departure
+                    "POST", url, target, lines, body, unpack=True, on_sent=self._on_departure
                 )
             except Disconnected as error:
                 self._taken_count += 1

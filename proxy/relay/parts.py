@@ -39,6 +39,7 @@ class RelayParts:
         self.store = store = services.store
         self.backend = services.backend
         self.metrics = services.metrics
+        self.exporter = services.exporter
         self.tasks = services.tasks
         self.health = services.health
         self.admission = services.admission

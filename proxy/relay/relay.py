@@ -46,7 +46,9 @@ from proxy.relay.request_body import (
     plain_body,
     with_members,
 )
+from proxy.relay.request_end import CLIENT_GONE, note_end
 from proxy.relay.unread_requests import unread_answer
+from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Arms, Assignment
 from store.captured.tree import SYSTEM_ROLES
 from store.errors import StoreError
@@ -67,18 +69,25 @@ class Relay:
         self._heads: WeakKeyDictionary[RequestHead, HeadFacts] = WeakKeyDictionary()
 
     async def data(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
-        started = time.perf_counter()
+        trace = RequestTrace(time.perf_counter())
+        if self.parts.exporter is not None:
+            self.parts.exporter.begin(trace, request.headers.get("traceparent"))
         self.parts.services.last_request = time.monotonic()
+        status = CLIENT_GONE
         try:
-            response = await self._stages(request, dialect, started)
+            response = await self._stages(request, dialect, trace)
+            status = response.status
         except (ProxyError, StoreError) as error:
             failed = _as_proxy_error(error)
+            trace.error = type(failed).__name__
             response = failed.response(dialect.error(failed))
-        self.parts.metrics.answered(dialect.name, response.status)
+            status = response.status
+        finally:
+            note_end(self.parts, trace, dialect, status)
         return response
 
-    async def _stages(self, request: web.Request, dialect: Dialect, started: float) -> web.StreamResponse:
-        context = await self._parse(request, dialect, started)
+    async def _stages(self, request: web.Request, dialect: Dialect, trace: RequestTrace) -> web.StreamResponse:
+        context = await self._parse(request, dialect, trace)
         # A command is no part of what is captured, and acts once also where nothing is.
         is_counted = context.digest is not None and (context.id is not None or context.commands.position is not None)
         session = context.identity.session
@@ -97,7 +106,7 @@ class Relay:
 
     # 1: parse
 
-    async def _parse(self, request: web.Request, dialect: Dialect, started: float) -> RequestContext:
+    async def _parse(self, request: web.Request, dialect: Dialect, trace: RequestTrace) -> RequestContext:
         """Raises BadRequest, TooLarge, TooMany, Overloaded."""
         parts, head = self.parts, self._heads.get(request[HEAD]) or self._head_facts(request[HEAD])
         raw = await plain_body(request, head.coding, parts.settings.server.max_body_bytes)
@@ -117,7 +126,8 @@ class Relay:
             request=request,
             head=head,
             dialect=dialect,
-            started=started,
+            trace=trace,
+            started=trace.started,
             content=content,
             as_sent=parsed,
             body=content.parsed,

@@ -23,6 +23,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.images.decoder import Decoder
 from proxy.images.examiner import ImageExaminer
+from proxy.telemetry.exporter import make_exporter
 from proxy.versions.admission import Admission
 from store.store import Store
 from trainer.launch import Launcher
@@ -36,6 +37,7 @@ class Services:
         self.launcher = launcher
         self.events = Events()
         self.metrics = Metrics()
+        self.exporter = make_exporter(settings.telemetry, self.metrics)  # None: nothing is exported
         self.tasks = Tasks()
         self.memory = Memory(self.tasks)
         self.keys = Keys(settings.server)

@@ -69,6 +69,7 @@ class Control:
         self._store = services.store
         self._events = services.events
         self._metrics = services.metrics
+        self._metrics.live.set_function(lambda: self._live_version.live)
         self._admission = services.admission
         self._looking = SharedCall(lambda: reachable(services.backend))  # of all that ask, with no key
         self._live_version = training.live_version
@@ -88,7 +89,6 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def metrics(self, request: web.Request) -> web.Response:
-        self._metrics.live.set(self._live_version.live)
         return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def status(self, request: web.Request) -> web.Response:

@@ -15,7 +15,7 @@ import psutil
 from proxy.core.address_file import ADDRESS_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 120.0
+START_S = 300.0  # of a machine with much else to do
 
 
 class Serving:

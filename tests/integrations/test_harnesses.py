@@ -21,7 +21,7 @@ from proxy.core.address_file import ADDRESS_FILE
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
-from tests.harness.runs import until
+from tests.harness.runs import rated, until
 
 pytestmark = [pytest.mark.harnesses, pytest.mark.timeout(300)]
 
@@ -214,6 +214,32 @@ async def test_rewards_of_a_verifiers_run_are_imported_and_train(
     assert status["last_run"]["samples"] == 16
     code, out, _ = await rlproxy(proxy.home, "import", "verifiers", outputs, "--json")
     assert code == 0 and (json.loads(out)["stored"], json.loads(out)["known"]) == (0, 8)
+
+
+async def test_mlflow_gets_the_numbers_of_a_run(proxy: Proxy, tmp_path: Path) -> None:
+    gate = {"event": "gate", "checks": {"margin": {"value": 0.25, "bound": 0.05, "ok": True}}}
+    proxy.launcher.progress = [{"event": "step", "step": 2, "steps": 2, "loss": 0.25, "rate": 1e-4, "eta_s": 0.0}, gate]
+    runs = tmp_path / "mlruns"
+    tracking = {"MLFLOW_TRACKING_URI": str(runs), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    process = await asyncio.create_subprocess_exec(
+        str(VENVS / "trackers/bin/python"), str(ROOT / "integrations/trackers/follow.py"), "mlflow",
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "RLPROXY_URL": proxy.url, **tracking},
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None and b"following" in await process.stdout.readline()
+        await rated(proxy, 4)
+        async with asyncio.timeout(60):
+            while not (status := list(runs.glob("*/*/tags/status"))):
+                await asyncio.sleep(0.1)
+    finally:
+        process.terminate()
+        await process.wait()
+    run = status[0].parents[1]
+    losses = [line.split()[1:] for line in (run / "metrics/loss").read_text().splitlines()]
+    assert losses == [["0.5", "1"], ["0.25", "2"]] and status[0].read_text() == "done"
+    assert (run / "metrics/gate/margin").read_text().split()[1:] == ["0.25", "2"]
+    assert (run / "tags/mlflow.runName").read_text() == "run-1" and (run / "params/samples").read_text() == "4"
 
 
 async def test_langsmiths_client_rates_an_answer(proxy: Proxy, tmp_path: Path) -> None:

@@ -18,7 +18,16 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-DEVELOPERS = ("train", "client", "count", "tensorboard", "discord", "encrypt", "images")  # the extras in scripts/lock
+DEVELOPERS = (
+    "train",
+    "client",
+    "count",
+    "tensorboard",
+    "discord",
+    "encrypt",
+    "images",
+    "otel",
+)  # the extras in scripts/lock
 NOT_LOCKED = {"torch"}  # each build of it has hashes of its own; scripts/setup installs it first
 CORE, DEV = "scripts/locked-core.txt", "scripts/locked-dev.txt"
 

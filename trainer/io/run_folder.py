@@ -70,6 +70,7 @@ class RunSpec:
     compute: Compute = "auto"  # what the base model computes in
     load_in_4bit: bool = False
     trust_remote_code: bool = False  # code in the folder of the weights may run
+    gpus: int = 1  # processes that hold the model together, a GPU each
     offload: bool = False  # frozen layers and the optimiser's state stay in the machine's memory
     server_format: ServerFormat = "peft"  # in which the server loads what trains
     preset: str = "balanced"
@@ -113,6 +114,7 @@ def read_spec(folder: Path) -> RunSpec:
             compute=raw.get("compute", "auto"),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
             trust_remote_code=raw.get("trust_remote_code") is True,
+            gpus=int(raw.get("gpus", 1)),
             offload=bool(raw.get("offload", False)),
             server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
@@ -141,6 +143,8 @@ def read_spec(folder: Path) -> RunSpec:
         raise RunError(f"{path} asks for the framework {spec.framework!r}; there is {', '.join(get_args(Framework))}.")
     if spec.compute not in get_args(Compute):
         raise RunError(f"{path} asks to compute in {spec.compute!r}; there is {', '.join(get_args(Compute))}.")
+    if spec.gpus < 1:
+        raise RunError(f"{path} asks for {spec.gpus} GPUs; 1 is the least.")
     if not -1 <= spec.baseline <= 1 or not -1 <= spec.episode_baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec

@@ -7,6 +7,7 @@ here: what a policy can do (policy), how (torch_policy, mlx_policy).
 from __future__ import annotations
 
 import platform
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,9 +72,13 @@ def open_policy(
         return MlxPolicy(
             weights, preset, parent=parent, seed=seed, server_format=server_format
         )  # its threads are OMP_NUM_THREADS
+    from trainer.policy import torch_shards
     from trainer.policy.torch_policy import TorchPolicy
 
-    return TorchPolicy(
+    if torch_shards.processes() > 1 and (in_4bit or offload):
+        raise RunError("train.gpus shares out whole layers: set train.load_in_4bit and train.offload to false.")
+    open_torch = TorchPolicy if torch_shards.processes() == 1 else partial(torch_shards.lead, TorchPolicy)
+    return open_torch(
         weights,
         preset,
         parent=parent,

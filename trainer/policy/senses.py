@@ -49,10 +49,13 @@ class FrozenSenses:
         digest = hashlib.blake2b(digest_size=32)
         if self._parameters:
             import torch
+            from torch.distributed.tensor import DTensor
 
             parameters = dict(model.named_parameters())
             for name in self._parameters:
-                values = parameters[name].detach().to(torch.bfloat16).contiguous().cpu()
+                parameter = parameters[name].detach()
+                local = parameter.to_local() if isinstance(parameter, DTensor) else parameter  # this process's part
+                values = local.to(torch.bfloat16).contiguous().cpu()
                 digest.update(name.encode() + values.view(torch.int16).numpy().tobytes())
         return digest.digest()
 

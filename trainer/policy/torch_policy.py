@@ -48,6 +48,7 @@ from trainer.policy.torch_head import (
     support_mass,
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_shards import least, no_gradient, processes, share
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -80,11 +81,13 @@ class TorchPolicy:
         self.choices.append(("compute", str(dtype).removeprefix("torch."), reason))
         if in_4bit:
             self.choices.append(("load_in_4bit", True, "set (train.load_in_4bit)"))
+        self._is_shared = processes() > 1
         self._offloads = False
         if offload:
             self._offloads, reason = torch_offload.applies(self.device, in_4bit=in_4bit)
             self.choices.append(("offload", self._offloads, reason))
-        causal = torch_load.load(weights, "cpu" if self._offloads else self.device, dtype, in_4bit=in_4bit)
+        begins_on = "cpu" if self._offloads or self._is_shared else self.device
+        causal = torch_load.load(weights, begins_on, dtype, in_4bit=in_4bit)
         # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
         self._ends = eos.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
         causal.generation_config = GenerationConfig(eos_token_id=self._ends)
@@ -95,6 +98,7 @@ class TorchPolicy:
         self.model.eval()
         if self._offloads:
             torch_offload.stay(self.model, self.device)
+        self.choices += share(self.model, causal, self.device)
         self._senses = senses.FrozenSenses(self.model)
         if len(self._senses):
             reason = "what reads pictures or sound; compared before and after"
@@ -202,7 +206,8 @@ class TorchPolicy:
             self.model.delete_adapter(name)
 
     def round_products(self) -> str | None:
-        reason, head = torch_load.products_in_bf16(self._compute, self.device), self._causal.get_output_embeddings()
+        reason = None if self._is_shared else torch_load.products_in_bf16(self._compute, self.device)
+        head = self._causal.get_output_embeddings()
         is_rounded = reason is not None and torch_load.round_products(self.model, head) > 0
         self._freed_memory.give_back(most=0)  # of the scoring before, and of what was rounded
         return reason if is_rounded else None
@@ -210,7 +215,7 @@ class TorchPolicy:
     # --- log-probs ---
 
     def log_probs(self, packed: Packed, states: States | None = None) -> LogProbs:
-        with torch.inference_mode():
+        with no_gradient():
             hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
             plain, sampled, entropy = [], [], []
             for part in chunks(len(hidden), self._vocabulary):
@@ -226,13 +231,13 @@ class TorchPolicy:
         return LogProbs(*(torch.cat(part).double().cpu().numpy() for part in parts))
 
     def states(self, packed: Packed) -> States:
-        with torch.inference_mode():
+        with no_gradient():
             states: States = self._hidden(packed).float().cpu().numpy()
         return states
 
     def middle(self, packed: Packed) -> States:
         outputs: list[Tensor] = []
-        with torch.inference_mode(), torch_midway.watch_output(self._halfway, outputs.append):
+        with no_gradient(), torch_midway.watch_output(self._halfway, outputs.append):
             self._hidden(packed)
             states: States = outputs[0][self._tensor(self._reply_rows)].float().cpu().numpy()
         return states
@@ -248,7 +253,7 @@ class TorchPolicy:
             yield
 
     def surprise(self, packed: Packed) -> Surprise:
-        with torch.inference_mode():
+        with no_gradient():
             worn = self._hidden(packed)  # (N, H)
             with self.model.disable_adapter():
                 bare = self._hidden(packed)
@@ -298,7 +303,7 @@ class TorchPolicy:
     def teach(
         self, packed: Packed, k: int, required_ids: Sequence[int] = (), states: States | None = None
     ) -> TokenDistribution:
-        with torch.inference_mode():
+        with no_gradient():
             hidden = self._hidden(packed) if states is None else self._from_known_states(states)  # (N, H)
             ids, values = [], []
             for part in chunks(len(hidden), self._vocabulary):
@@ -354,7 +359,7 @@ class TorchPolicy:
     def _check_head(self) -> None:
         """The short way through the head must give the model's own logits; a model with another head is refused."""
         ids = torch.arange(2, 10, device=self.device)[None] % self._causal.config.get_text_config().vocab_size
-        with torch.inference_mode():
+        with no_gradient():
             logits = self._causal(input_ids=ids, use_cache=False).logits.float()  # (1, 8, V)
             states = torch_load.body(self._causal)(input_ids=ids, use_cache=False).last_hidden_state
             short_logits = self._head(states)
@@ -405,7 +410,7 @@ class TorchPolicy:
         config = self._causal.config.get_text_config()
         width = mlp_width({**config.to_dict(), "hidden_size": config.hidden_size})
         each = token_bytes(config.num_hidden_layers, config.hidden_size, width)
-        plan = MemoryPlan.of(each, self.device, free_bytes(self.device), max_seq_len=preset.max_seq_len)
+        plan = MemoryPlan.of(each, self.device, least(free_bytes(self.device)), max_seq_len=preset.max_seq_len)
         if self._offloads:  # what is kept for the way back would keep the copies of weights, too
             plan = replace(plan, largest_kept=0, kept_reason="layers are on the CPU, so none are kept")
         self.choices.append(("micro_batch", plan.largest, plan.reason))
@@ -443,13 +448,14 @@ class TorchPolicy:
             ids[i, width - len(prompt) :] = torch.tensor(prompt)
             mask[i, width - len(prompt) :] = 1
         seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
-        with torch.inference_mode():
+        with no_gradient():
             out = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=max_tokens,
                 pad_token_id=self._ends[0],
                 do_sample=False,  # the next token is drawn before
+                synced_gpus=self._is_shared,  # the others go on until the longest reply has ended
                 logits_processor=LogitsProcessorList(
                     [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
                 ),

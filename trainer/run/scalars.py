@@ -6,7 +6,9 @@ torch.utils.tensorboard, since it needs neither torch nor TensorBoard itself. So
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from trainer.io.run_folder import RunError
@@ -36,6 +38,18 @@ class Scalars:
             raise RunError(f"{NO_SCALARS}.") from None
         self._writer = SummaryWriter(logdir=str(folder), flush_secs=FLUSH_S)
         self._group, self._step = "train", 0
+
+    def samples(self, run: int, lines: Iterable[Mapping[str, Any] | None]) -> None:
+        """Write what people thought of the answers that train, and how long these took. The step is the run's number,
+        so the runs of a home make a line. `lines`: of samples.jsonl."""
+        fresh = [line for line in lines if line is not None and line.get("split") == "train"]
+        rewards = [line["reward"] for line in fresh if line.get("reward") is not None]
+        seconds = [line["seconds"] for line in fresh if line.get("seconds") is not None]
+        if rewards:
+            self._writer.add_scalar("samples/reward", fmean(rewards), run)
+            self._writer.add_scalar("samples/liked", fmean(reward > 0 for reward in rewards), run)
+        if seconds:
+            self._writer.add_scalar("samples/answer_seconds", median(seconds), run)
 
     def __call__(self, event: dict[str, Any]) -> None:
         match event["event"]:

@@ -27,6 +27,7 @@ from proxy.dialects import CHAT, Dialect, Reply
 from proxy.relay.capture.answer_reader import AnswerReader
 from proxy.relay.capture.outcome import AnswerOutcome, AnswerSource
 from proxy.relay.capture.pending_record import MakesRow, PendingRecord, RecordState
+from proxy.telemetry.request_trace import RequestTrace
 from store.errors import StoreError, UnknownCompletion
 from store.records import FinishedCompletion, NewCompletion, Requester, Status
 from store.store import Store
@@ -64,6 +65,7 @@ class Capture:
         what is folded of a stream."""
         self.id = id
         self.requester: Requester | None = None
+        self.trace = RequestTrace(0.0)  # whose marks are set; its own, until the request's takes its place
         self.reader = AnswerReader(dialect, tools, room, n)
         self.source = AnswerSource()
         self._store = services.store
@@ -149,6 +151,7 @@ class Capture:
             return None
         record.take_back()
         ends = self._outcome.ends(record.rows, replies, status, error)
+        self.trace.note_storing(record.rows, ends)
         commit = self._store.completions.record(record.rows, ends)
         commit.add_done_callback(partial(self._committed, status, ends))
         return commit
@@ -172,6 +175,7 @@ class Capture:
             ends = await off_loop_above(
                 WORTH_A_THREAD, self._size(replies), self._outcome.ends, self._record.rows, replies, status, error
             )
+            self.trace.note_storing(self._record.rows, ends)
             try:
                 count = await self._store_ends(ends)
             except StoreError as failure:
@@ -228,6 +232,7 @@ class Capture:
         return True
 
     def _note_commit(self, status: Status, count: int) -> bool:
+        self.trace.note_stored()
         self._health.problem = None
         self._metrics.captured.labels(status).inc(count)
         self._health.turns += status == "done" and self._record.rows[0].turn == "main"

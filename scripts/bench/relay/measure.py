@@ -1,6 +1,7 @@
 """Measure the cost of a gateway between an agent and its model: rlproxy beside the other gateways, in one run.
 
-    python -m scripts.bench.relay [--quick] [--only WORD …] [--before COMMIT] [--rounds N] [--resume] [--json FILE]
+    python -m scripts.bench.relay [--quick] [--only WORD …] [--before COMMIT] [--traced URL] [--rounds N] [--resume]
+        [--json FILE]
 
 The targets are direct, a bare relay of 30 lines in aiohttp, rlproxy, rlproxy-exact, TensorZero, Portkey and LiteLLM.
 rlproxy captures everything and commits each answer before its last byte. rlproxy-exact also asks for token ids and
@@ -9,10 +10,10 @@ round every shape is asked of every target, one after the other. So other work o
 Medians are over rounds, and ratios are of one round. `--only` takes targets and shapes (`rlproxy 'plain-1k-*'`);
 direct is always there.
 
-`--before` adds an earlier rlproxy. All of it takes 12 minutes and writes benchmarks/relay.json. The figures so far are
-kept after each round, and `--resume` goes on. `--quick` takes under 50 s, without the other gateways, and writes
-nothing unless told where. `--check` is for CI: the CPU of rlproxy and of the bare relay in one run. Their ratios must
-stay below BOUNDS.
+`--before` adds an earlier rlproxy, and `--traced` one that sends traces to the collector at this address. All of it
+takes 12 minutes and writes benchmarks/relay.json. The figures so far are kept after each round, and `--resume` goes on.
+`--quick` takes under 50 s, without the other gateways, and writes nothing unless told where. `--check` is for CI: the
+CPU of rlproxy and of the bare relay in one run. Their ratios must stay below BOUNDS.
 """
 
 from __future__ import annotations
@@ -338,6 +339,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 where a ratio is over its bound")
     parser.add_argument("--only", nargs="+", default=[], help="targets and shapes, the latter with * and ?")
     parser.add_argument("--before", help="a commit whose rlproxy is measured, too")
+    parser.add_argument("--traced", help="the address of an OpenTelemetry collector: an rlproxy that sends to it, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pace", type=float, default=1.0, help="of the usual seconds for each shape")
     parser.add_argument("--resume", action="store_true", help="an unfinished run of the same commit")
@@ -349,6 +351,8 @@ def main() -> None:
         if given.before:
             tree = trees.enter_context(checked_out(given.before))
             STARTS["before"] = partial(rlproxy, name="before", tree=tree)
+        if given.traced:
+            STARTS["traced"] = partial(rlproxy, name="traced", otlp=given.traced)
         measured(given)
 
 

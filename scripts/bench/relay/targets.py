@@ -114,15 +114,17 @@ def rlproxy(
     kind: str = "openai",
     tree: Path = ROOT,
     command: Sequence[str] = ("proxy.cli",),
+    otlp: str = "",
 ) -> Target:
     """rlproxy with every default, as a person starts it. `kind` vllm asks for token ids and log-probs.
 
-    `command` is the module that serves, with its own arguments."""
+    `command` is the module that serves, with its own arguments. `otlp`: the collector that it sends traces to."""
     home = folder / f"{name}-home"
     command = [sys.executable, "-m", *command, "serve", "--home", str(home), "--port", "0", "--backend", kind]
     process = started(
         [*command, "--backend-url", url, "--model", "m", "--log-level", "warning"], folder, name,
-        PYTHONPATH=str(tree), RLPROXY_SERVER__MAX_REQUESTS="2048",
+        PYTHONPATH=os.pathsep.join([str(tree), os.environ.get("PYTHONPATH", "")]),
+        RLPROXY_SERVER__MAX_REQUESTS="2048", **({"RLPROXY_TELEMETRY__OTLP": otlp} if otlp else {}),
     )  # fmt: skip
     address = home / "serving.json"
     wait_for(process, address.exists)

@@ -35,6 +35,9 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 def test_a_run_writes_its_numbers(tmp_path, model, lines):
     pytest.importorskip("tensorboardX")
     out = tmp_path / "tensorboard" / "run-1"
+    train = [line for line in lines if line["split"] == "train"]
+    timed = dict(zip((line["rating"] for line in train), (1.0, 2.0, 9.0), strict=False))
+    lines = [{**line, "seconds": timed.get(line["rating"])} for line in lines]
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, tensorboard=str(out)))
     assert result["status"] == "passed", result
     found = scalars(out)
@@ -42,6 +45,10 @@ def test_a_run_writes_its_numbers(tmp_path, model, lines):
     for name, tag in [("loss", "loss"), ("kl_ref", "kl_ref"), ("grad_norm", "grad_norm"), ("rate", "learning_rate")]:
         assert found[f"train/{tag}"] == [(e["step"], pytest.approx(e[name], rel=1e-5, abs=1e-7)) for e in steps]
     assert {"train/acceptance", "train/kl_old", "filter/acceptance", "filter/rejected_stale"} <= set(found)
+    rewards = [line["reward"] for line in lines if line["split"] == "train"]
+    assert found["samples/reward"] == [(1, pytest.approx(sum(rewards) / len(rewards)))]
+    assert found["samples/liked"] == [(1, pytest.approx(sum(reward > 0 for reward in rewards) / len(rewards)))]
+    assert found["samples/answer_seconds"] == [(1, 2.0)]
     for name, check in result["gate"].items():
         if check["value"] is not None:
             at = 0 if name in ("contrast", "chance") else len(steps)  # the ratings are judged before the first step

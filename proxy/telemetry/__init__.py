@@ -1,0 +1,1 @@
+"""Traces and metrics for OpenTelemetry collectors, by the GenAI semantic conventions."""
