@@ -140,7 +140,7 @@ async def whole_loop(kind: str, folder: Path, tell: Callable[[str], None] = lamb
     """One kind before llama-server, from the first answer to the version."""
     side, bare = SIDES[kind], kind == "gemma3"
     model = await asyncio.to_thread(make_model, kind, folder / "model")
-    before = (model / "model.safetensors").read_bytes()
+    original = (model / "model.safetensors").read_bytes()
     async with llama_proxy(folder, model, train__start_at=8, **LOOSE) as proxy:
         base = await look(proxy, await asyncio.to_thread(PictureReference, model), side, "", bare=bare)
         tell(f"{kind}: base {base}")
@@ -161,7 +161,7 @@ async def whole_loop(kind: str, folder: Path, tell: Callable[[str], None] = lamb
             "reason": result["reason"], "live": status["live"], "metrics": result["metrics"],
             "samples": {name: outcome["cause"] for name, outcome in result["samples"].items()},
             "choices": {name: choices[name] for name in ("pictures", "samples_with_pictures", "frozen")},
-            "weights_changed": (model / "model.safetensors").read_bytes() != before,
+            "weights_changed": (model / "model.safetensors").read_bytes() != original,
         }  # fmt: skip
         if result["status"] == "passed":
             adapted = await asyncio.to_thread(PictureReference, model, Path(result["adapter"]))
