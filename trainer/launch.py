@@ -34,7 +34,7 @@ from trainer.child_process import (
     spawn,
 )
 from trainer.estimate import Duration, Estimate, EstimateRequest, Hardware, Way, rounds_products
-from trainer.formats import model_info
+from trainer.formats import model_info, sight
 from trainer.formats.manifest import AdapterError
 from trainer.formats.manifest import verify as verify_adapter
 from trainer.formats.weights import DEFAULT_HUB_ID, WeightsError, local, out_of_reach, shapes_of
@@ -58,6 +58,7 @@ __all__ = [
     "DEFAULT_HUB_ID",
     "HINT",
     "IN_THE_CLEAR",
+    "WEIGHTS_NOT_HERE",
     "AdapterError",
     "BuiltinServer",
     "Duration",
@@ -94,6 +95,7 @@ __all__ = [
     "out_of_reach",
     "parameters",
     "partial_path",
+    "picture_refusal",
     "rounds_products",
     "run_seconds",
     "sealing_lacks",
@@ -105,6 +107,7 @@ __all__ = [
 ]
 
 READY_S = 600.0  # without a sign: a large model from a slow disk
+WEIGHTS_NOT_HERE = "the weights are not on this machine"
 OWN_WORDS = "error: "  # before a sentence of trainer.serve's that says it all
 
 
@@ -399,6 +402,12 @@ async def _convert(failure: str, module: str, *arguments: str) -> None:
     _, problem = await run_to_end(module, *arguments)
     if problem is not None:
         raise LaunchError(f"{failure}: {problem}")
+
+
+def picture_refusal(weights: str | None) -> str | None:
+    """Why no answer about a picture can train on these weights, as a clause; None where it can. Blocking."""
+    folder = None if weights is None else local(weights)
+    return WEIGHTS_NOT_HERE if folder is None else sight.refusal(folder)
 
 
 class LocalServer:

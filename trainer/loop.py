@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -32,8 +33,13 @@ from trainer.lessons.acceptance import NoiseUnknown, Outcome
 from trainer.lessons.chat_template import Template
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import LessonContext, Lessons, prepare
-from trainer.lessons.samples import Sample
+from trainer.lessons.line_members import has_pictures
+from trainer.lessons.samples import Sample, UnusableSample
 from trainer.lessons.scoring import Scorer
+from trainer.pictures import files
+from trainer.pictures.album import NO_PICTURES, Album
+from trainer.pictures.files import BadPicture
+from trainer.pictures.processor import PictureProcessor
 from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
 from trainer.run import answer_pairs, gate, rate_finder, ratings
@@ -160,7 +166,8 @@ def _load(run: RunContext, plan: Plan, framework: str) -> tuple[RunModel, Plan]:
     optimiser, reason = optimizer_state.read(parent, policy.adapter()) if parent else ({}, "a new adapter")
     policy.restore(optimiser)
     progress.choice("optimiser", "warm" if optimiser else "cold", reason)
-    return RunModel(policy, _template(run, policy), parent, optimiser, spec.languages), plan
+    template = _template(run, policy, _album(run, policy, source.path))
+    return RunModel(policy, template, parent, optimiser, spec.languages), plan
 
 
 def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy:
@@ -194,9 +201,26 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
         ) from None
 
 
-def _template(run: RunContext, policy: Policy) -> Template:
+def _album(run: RunContext, policy: Policy, weights: Path) -> Album:
+    """The pictures of this run's prompts, as this model reads them; why it does not, where it cannot."""
+    pictures = files.read(run.folder, run.seal)
+    if not pictures:
+        return NO_PICTURES
+    try:
+        album = Album(pictures, PictureProcessor(weights), first_id=policy.words)
+        album.number_all()
+    except BadPicture as error:
+        album = Album(pictures, refusal=str(error))
+    if album.refusal is None and album.numbered:
+        album.refusal = policy.see(album)
+    reason = "each read once by the frozen vision part, whose rows are those of the model's own forward pass"
+    run.progress.choice("pictures", 0 if album.refusal else len(album.numbered), album.refusal or reason)
+    return album
+
+
+def _template(run: RunContext, policy: Policy, album: Album) -> Template:
     """The template as the server of these samples uses it, as far as that is known."""
-    template = Template(policy.tokenizer)
+    template = Template(policy.tokenizer, album=album)
     lines = (line for _, line in read_lines(run.folder / SAMPLES, run.seal))
     return template.as_served(samples.known_prompts(lines, template), run.spec.neutral)
 
@@ -208,6 +232,7 @@ def _read(run: RunContext, plan: Plan, model: RunModel) -> RunSamples:
         run.folder / "calibration.jsonl", model.template, version=run.spec.parent, max_seq_len=longest, seal=run.seal
     )
     _tell_of_prompts(run, model.template, usable)
+    _tell_of_pictures(run, usable, unusable)
     return RunSamples(replay.choose(usable, run.spec, plan.preset, run.progress), unusable, calibration)
 
 
@@ -224,6 +249,15 @@ def _tell_of_prompts(run: RunContext, template: Template, usable: Sequence[Sampl
     if rendered and choice.prompts:
         reason += f"; it explains {choice.explained} of the {choice.prompts} that the server told of"
     run.progress.choice("prompts", "server" if not rendered else "template" if not served else "both", reason)
+
+
+def _tell_of_pictures(run: RunContext, usable: Sequence[Sample], unusable: Sequence[UnusableSample]) -> None:
+    """How many samples with pictures train, and why others do not."""
+    left_out = Counter(line.reason for line in unusable if line.has_pictures)
+    trained = sum(has_pictures(sample.messages) for sample in usable)
+    if trained or left_out:
+        reasons = "; ".join(f"{count} left out: {reason}" for reason, count in left_out.most_common())
+        run.progress.choice("samples_with_pictures", trained, reasons or "all that came")
 
 
 def _heed_ratings(run: RunContext, plan: Plan, model: RunModel, read: RunSamples) -> Plan:

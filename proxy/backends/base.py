@@ -135,6 +135,7 @@ class RenderedPrompt(NamedTuple):
 
     text: str | None
     ids: list[int] | None
+    picture_marker: str | None = None  # stands in the text for each picture; the ids are none of its then
 
 
 class Misfit(AdapterError):

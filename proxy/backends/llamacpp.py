@@ -25,6 +25,7 @@ from proxy.backends.sampling_defaults import Defaults, props_sampling
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
 from proxy.core.json_edit import dumps, loads
 from proxy.core.upstream import message_in
+from proxy.images.parts import count_images
 from trainer.launch import Launcher
 
 POLL_S: Final = 0.2
@@ -34,6 +35,7 @@ LOAD_S: Final = 600.0  # a large model from a slow disk
 UNLOAD_S: Final = 60.0
 # Without `top_logprobs` it would send the 20 likeliest of each token, with 0 nothing.
 ASKS: Final = {"chat": {"logprobs": b"true", "top_logprobs": b"1"}}
+PICTURE_MARKER: Final = "<__media__>"  # of servers that do not say theirs
 _VERSION: Final = re.compile(r".+@v\d+(-[0-9a-f]{6})?")  # of any home; those without a mark are older
 
 
@@ -80,8 +82,19 @@ class LlamaCpp(OpenAICompatible):
         text = text if text is not None else await self._render("/apply-template", prompt.chat(), "prompt")
         if text is None:
             return None
+        if any(map(count_images, prompt.messages)):  # its tokenizer knows nothing of pictures
+            return RenderedPrompt(str(text), None, await self._picture_marker())
         body = {"content": text, "add_special": True, "parse_special": True}
         return RenderedPrompt(str(text), await self._render("/tokenize", body, "tokens"))
+
+    async def _picture_marker(self) -> str:
+        """The text that its template has in a picture's place: newer servers draw one at each start."""
+        status, body = await self._call("GET", f"/props?model={quote(self._model)}")
+        try:
+            marker = loads(body)["media_marker"] if status == 200 else None
+        except (ValueError, KeyError, TypeError):
+            marker = None
+        return marker if isinstance(marker, str) and marker else PICTURE_MARKER
 
     async def _samples_by(self) -> Defaults | None:
         status, body = await self._call("GET", f"/props?model={quote(self._model)}")

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from config import presets
 from config.languages import gate_questions
-from proxy.conversation.modalities import IMAGE_REASONS
+from proxy.conversation.modalities import IMAGE_REASONS, in_words
+from proxy.images import run_pictures
 from proxy.training import own_loss, prompt_languages, run_folder, served_prompts
 from proxy.training.cloud_student import CloudStudent
 from proxy.training.retraining.retraining import TUNED, Retraining
@@ -50,6 +51,8 @@ class Claims:
         self._files = files
         self._weights_check = weights_check
         self.retraining = retraining
+        self._picture_training = services.picture_training
+        self._images = services.images
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
@@ -119,12 +122,15 @@ class Claims:
                 assert weights is not None, "due() has checked it"
                 await self._write(run, weights)
 
-    async def _pictures(self) -> list[dict[str, Any]]:
+    async def _left_out(self) -> list[dict[str, Any]]:
         """Rated answers about pictures, which this run leaves out."""
         counts = await self._store.samples.untrainable()
-        left_out = sum(counts.get(reason, 0) for reason in IMAGE_REASONS)
-        reason = "rated answers about pictures do not train, and the gate sees no pictures"
-        return [{"name": "pictures", "value": left_out, "why": reason}] if left_out else []
+        by_reason = {in_words(reason): counts[reason] for reason in IMAGE_REASONS if counts.get(reason)}
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in by_reason.items())
+        if (lacks := self._picture_training.reason) is not None:
+            reasons += f" ({lacks})"
+        value = sum(by_reason.values())
+        return [{"name": "pictures_left_out", "value": value, "why": reasons}] if value else []
 
     async def _write(self, run: Run, weights: str) -> None:
         train = self._settings.train
@@ -156,6 +162,7 @@ class Claims:
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
             completions |= {turn.completion.new.id: turn.completion for turn in turns}
             served = await served_prompts.add(self._backend, lines, completions, gate_questions(languages.codes))
+        pictures = await run_pictures.take_out(lines, self._store, self._images)
         await asyncio.to_thread(
             run_folder.write,
             run,
@@ -180,10 +187,11 @@ class Claims:
                 *(self._cloud_student.choices if self._cloud_student else ()),
                 prompt_languages.as_choice(languages),
                 *served.choices,
-                *await self._pictures(),
+                *await self._left_out(),
                 *(await self.extra_choices() if self.extra_choices else ()),
                 *run_folder.scored_by(turns),
             ],
+            pictures=pictures,
             seal=Seal(await self._store.runs.key(run.id)),
         )
         await self._store.meta.set(TUNE, False)  # the folder says so from here on

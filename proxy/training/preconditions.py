@@ -118,6 +118,7 @@ class Preconditions:
 
     async def due(self, *, by_hand: bool = False, early: bool = False) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
+        await self._services.picture_training.refresh()
         if (lacks := await self._lacks(by_hand=by_hand)) is not None:
             return RunDecision(False, lacks)
         train = self._settings.train

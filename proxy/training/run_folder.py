@@ -7,6 +7,7 @@ trainer.lessons.samples. A completion is one line, whatever the number of its ra
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import fcntl
 import os
@@ -23,6 +24,7 @@ from proxy.conversation.as_sent import as_sent
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
 from proxy.dialects import chat_tools, chat_turns, template_kwargs
+from proxy.images.run_pictures import RunPicture
 from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
 from store.captured.rows import as_text
@@ -38,12 +40,15 @@ from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_les
 
 FORMAT = 1
 SAMPLES: Final = "samples.jsonl"
+PICTURES: Final = "pictures.jsonl"  # of the prompts in SAMPLES, each once
 CALIBRATION: Final = "calibration.jsonl"
 LOSS: Final = "loss.py"  # the copy of the user's own
+NO_PICTURES: Final[Mapping[bytes, RunPicture]] = {}
 NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
 ANSWER_PAIRS: Final = "answer_pairs.jsonl"  # added by the trainer; in the store once the run is published
 TEXTS: Final = (
     SAMPLES,
+    PICTURES,
     CALIBRATION,
     ANSWER_PAIRS,
 )  # all files of a run that hold what people said; `cache` is made of them
@@ -140,6 +145,7 @@ def write(
     choices: Sequence[Mapping[str, Any]] = (),
     loss: LossFile | None = None,
     server_format: ServerFormat = "peft",
+    pictures: Mapping[bytes, RunPicture] = NO_PICTURES,
     seal: Seal = IN_THE_CLEAR,
 ) -> None:
     """Blocking. Complete when `run.json` is there: it is written last.
@@ -153,6 +159,8 @@ def write(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     train = settings.train
     _write(folder / SAMPLES, lines, seal)
+    if pictures:
+        _write(folder / PICTURES, map(_picture, pictures.items()), seal)
     _write(folder / CALIBRATION, [_completion(c, ()) for c in calibration], seal)
     _dated(folder / CALIBRATION, min((c.new.created_at for c in calibration), default=None))
     if loss is not None:
@@ -195,6 +203,12 @@ def write(
         "loss": loss.spec if loss else None,
     }
     _write(folder / "run.json", [order])
+
+
+def _picture(item: tuple[bytes, RunPicture]) -> dict[str, Any]:
+    sha256, picture = item
+    data = base64.b64encode(picture.data).decode()
+    return {"sha256": sha256.hex(), "completions": picture.completions, "data": data}
 
 
 def of_model(adapters_dir: Path, model: str) -> Path:
@@ -301,9 +315,9 @@ def remove_forgotten(
         except SealError:
             path.unlink()
             continue
-        remaining = [line for line in lines if not _of(line, completions, ratings)]
-        if len(remaining) < len(lines):
-            removed += len(lines) - len(remaining)
+        remaining = [remainder for line in lines if (remainder := _without(line, completions, ratings)) is not None]
+        if remaining != lines:
+            removed += 0 if name == PICTURES else len(lines) - len(remaining)
             written = path.stat().st_mtime
             try:
                 _write(path, remaining, seal)
@@ -338,6 +352,14 @@ def trains_on(folder: Path, completions: Collection[str], ratings: Collection[st
     with contextlib.suppress(SealError):
         lines = seal.read(path).splitlines() if path.is_file() else []
     return any(_of(orjson.loads(line), completions, ratings) for line in lines)
+
+
+def _without(line: dict[str, Any], completions: Collection[str], ratings: Collection[str]) -> dict[str, Any] | None:
+    """The line as it stays; None where it goes. A picture stays with the other completions that have it."""
+    if (of_picture := line.get("completions")) is None:
+        return None if _of(line, completions, ratings) else line
+    owners = [id for id in of_picture if id not in completions]
+    return {**line, "completions": owners} if owners else None
 
 
 def _of(line: Mapping[str, Any], completions: Collection[str], ratings: Collection[str]) -> bool:

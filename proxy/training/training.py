@@ -98,6 +98,7 @@ class Training:
                 await self.live_version.restore()
             except ProxyError as error:  # a backend that is not there yet does not keep the proxy from starting
                 log.warning("adapters are not loaded yet", error=str(error))
+        await self._services.picture_training.refresh()
         await self.experiments.restore()
         await self.judging.start(http)
 

@@ -23,6 +23,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.tasks import Tasks
 from proxy.images.decoder import Decoder
 from proxy.images.examiner import ImageExaminer
+from proxy.images.trainability import PictureTraining
 from proxy.telemetry.exporter import make_exporter
 from proxy.versions.admission import Admission
 from store.store import Store
@@ -47,6 +48,7 @@ class Services:
         self.recent = ActiveConversations(History(self.redactor))
         self.underway = AnswersInProgress()
         self.images = ImageExaminer(store, Decoder(settings.images))
+        self.picture_training = PictureTraining(store, lambda: settings.train.weights or backend.weights)
         self.screen = AnswerOnScreen(store, self.redactor, self.underway)
         self.retries = Retries(store, self.tasks)
         self.last_request = -math.inf  # of a model, monotonic: the learner waits for quiet

@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -93,17 +93,29 @@ def _by_server(url: str) -> list[dict[int, float]]:
 
 @contextlib.contextmanager
 def serving(model: Path, adapter: Path | None) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = ["--lora", str(adapter)] if adapter else []
     command = [
-        str(SERVER), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", "256", "-np", "1", "-t", "1",
+        "-m", str(model), "--host", "127.0.0.1", "--port", str(port), "-c", "256", "-np", "1", "-t", "1",
         "-ctk", "f32", "-ctv", "f32", "-fa", "off", "--no-warmup", *options,
     ]  # fmt: skip
-    log = model.with_suffix(".log")
+    with started(command, model.with_suffix(".log"), port) as url:
+        yield url
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(options: Sequence[str], log: Path, port: int) -> Iterator[str]:
+    """llama-server with these options, which name the port; its address."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        process = subprocess.Popen(
+            [str(SERVER), *options], stdout=output, stderr=output, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(process, url, log)

@@ -324,7 +324,7 @@ class CompletionStore(StorePart):
         return await select(
             self._reader,
             f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
-            AND c.untrainable IS NULL AND NOT {RATED}
+            AND c.untrainable IS NULL AND c.images = 0 AND NOT {RATED}
             ORDER BY c.seq DESC LIMIT ?""",
             [version, limit],
         )
@@ -334,7 +334,7 @@ class CompletionStore(StorePart):
         return await select(
             self._reader,
             f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
-            AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
+            AND c.images = 0 AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
             AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
             AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
             [foreign, limit],

@@ -32,6 +32,9 @@ CROSS JOIN images i ON i.blob = m.blob ORDER BY m.at"""  # noqa: S608  ours
 _THUMBNAIL: Final = "SELECT i.thumbnail FROM images i WHERE i.sha256 = ? AND i.thumbnail IS NOT NULL LIMIT 1"
 _IS_WAITING: Final = "SELECT 1 FROM images i WHERE i.sha256 = ? AND i.state = 'waiting' LIMIT 1"
 _AT_ONCE: Final = 500  # values of one query
+_HINDRANCE: Final = "has_image"
+_ADMIT: Final = f"UPDATE completions SET untrainable = NULL WHERE untrainable = '{_HINDRANCE}'"  # noqa: S608  ours
+_EXCLUDE: Final = f"UPDATE completions SET untrainable = '{_HINDRANCE}' WHERE images > 0 AND untrainable IS NULL"  # noqa: S608  ours
 _COUNTS: Final = "SELECT i.state, count(*) AS count FROM images i GROUP BY i.state"
 
 
@@ -94,6 +97,11 @@ class ImageStore(StorePart):
         for row in await self._reader.rows(_OF_LAST_MESSAGES, (to_json(list(ids)),)):
             images.setdefault(row["completion"], []).append(to_record(ImageInfo, row))
         return images
+
+    async def mark_trainable(self, trainable: bool) -> int:
+        """Let completions whose only hindrance is a picture train, or not; how many that changed."""
+        sql = _ADMIT if trainable else _EXCLUDE
+        return await self._writer.submit(lambda db: db.execute(sql).rowcount)
 
     async def thumbnail(self, sha256: bytes) -> bytes | None:
         """JPEG; None where there is none (any more)."""

@@ -53,6 +53,7 @@ ARCHITECTURES: Final[Mapping[str, Arch]] = {
     "granitemoeshared": Arch.GRANITE_MOE,
     "hunyuan_v1_dense": Arch.HUNYUAN_DENSE,
     "hunyuan_v1_moe": Arch.HUNYUAN_MOE,
+    "idefics3": Arch.LLAMA,  # SmolVLM
     "lfm2": Arch.LFM2,
     "lfm2_moe": Arch.LFM2MOE,
     "llama": Arch.LLAMA,
@@ -109,7 +110,7 @@ PAIRED: Final = frozenset({
 HYBRID: Final = frozenset({Arch.QWEN35, Arch.QWEN35MOE})
 # Modules of two matrices that llama.cpp has apart, or in an order of its own.
 _SPLIT: Final = ("in_proj_qkvz", "in_proj_ba", "shared_mlp.input_linear")
-_LAYER: Final = re.compile(r"(?:model\.|transformer\.|language_model\.)*layers\.(?P<n>\d+)\.(?P<layer>.+)")
+_LAYER: Final = re.compile(r"(?:model\.|transformer\.|language_model\.|text_model\.)*layers\.(?P<n>\d+)\.(?P<layer>.+)")
 
 
 class LayerTensor(NamedTuple):

@@ -88,7 +88,10 @@ def local(spec: str) -> Path | None:
     converted = cache_folder() / "models" / DEFAULT_NAME
     if spec == DEFAULT_HUB_ID and _is_model(converted):
         return converted
-    return _hub_cached(spec) if spec.count("/") == 1 else None
+    with contextlib.suppress(WeightsError):
+        _hub_id(spec)
+        return _hub_cached(spec)
+    return None
 
 
 def shapes_of(spec: str) -> Path:

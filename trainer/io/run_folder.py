@@ -21,6 +21,7 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 
 FORMAT = 1
 SAMPLES = "samples.jsonl"
+PICTURES = "pictures.jsonl"  # of prompts in SAMPLES, each once
 OWN_LOSS = "loss.py"  # the copy of the user's own loss
 Framework = Literal["auto", "torch", "mlx"]
 Compute = Literal["auto", "float32", "bfloat16"]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, read_tokens
-from trainer.lessons.line_members import BadLine, ids_in
+from trainer.lessons.line_members import BadLine, ids_in, pictures_in
 from trainer.lessons.prompts import neutral, teacher_words, with_calls
 from trainer.lessons.rendering import (
     AS_IS,
@@ -25,6 +25,8 @@ from trainer.lessons.rendering import (
     choose,
     without_default_system,
 )
+from trainer.pictures.album import NO_PICTURES, Album
+from trainer.pictures.files import BadPicture
 from trainer.policy import eos
 
 UNKNOWN_SERVER = RenderingChoice(AS_IS, 0, 0, None)  # nothing is known of the server
@@ -42,8 +44,11 @@ class Template:
         tokenizer: Any,
         choice: RenderingChoice = UNKNOWN_SERVER,
         questions: Mapping[str, Mapping[str, Any]] | None = None,
+        album: Album = NO_PICTURES,
     ) -> None:
         self._tokenizer = tokenizer
+        self._album = album
+        self._needs_parts = eos.needs_parts(tokenizer)
         # What the tokeniser itself is told, no client says.
         self._reserved_variables = frozenset(inspect.signature(tokenizer.apply_chat_template).parameters)
         self._special = set(tokenizer.all_special_ids)
@@ -66,7 +71,7 @@ class Template:
             except BadLine:
                 return None
 
-        return Template(self._tokenizer, choose(prompts, rendered), questions)
+        return Template(self._tokenizer, choose(prompts, rendered), questions, self._album)
 
     def prompt(
         self, messages: Sequence[Mapping[str, Any]], tools: Any = None, kwargs: Mapping[str, Any] | None = None
@@ -117,14 +122,25 @@ class Template:
         """A question that is not a sample: as the server renders it, else by the template, whoever else uses that."""
         return self._questions.get(text) or self._render(neutral(text), None, None, self.choice.way)
 
-    def served(self, rendered: Mapping[str, Any], count: int | None = None) -> tuple[int, ...]:
+    def served(
+        self,
+        rendered: Mapping[str, Any],
+        count: int | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+    ) -> tuple[int, ...]:
         """A prompt that a server has rendered: its ids, or its text in the weights' tokens. `count`: how many tokens
-        it read; by that it is seen whether it begins a text with a token of its own."""
+        it read; by that it is seen whether it begins a text with a token of its own. `messages`: the pictures of the
+        prompt are in these."""
         if rendered.get("ids"):
-            return ids_in(rendered, "ids", self.vocabulary)
+            return self.bind(ids_in(rendered, "ids", self.vocabulary), messages)
         text = rendered.get("text")
         if not isinstance(text, str) or not text:
             raise BadLine("its server rendered it to nothing")
+        if names := pictures_in(messages):
+            with _as_bad_line():
+                ids = self._album.expand(text, names, rendered.get("picture_marker"), count)
+            bos_id = self._tokenizer.bos_token_id
+            return (bos_id, *ids) if count == len(ids) + 1 and bos_id not in (None, ids[0]) else ids
         bos = self._tokenizer.bos_token
         has_bos = bool(bos) and text.startswith(bos)
         renderings = [
@@ -132,15 +148,21 @@ class Template:
         ]
         return next((ids for ids in renderings if len(ids) == count), renderings[0])
 
-    def _readable(self, rendered: Any) -> tuple[int, ...] | None:
+    def _readable(self, rendered: Any, messages: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...] | None:
         """The same, or None where it cannot be used: a run does without it."""
         with contextlib.suppress(BadLine):
-            return self.served(rendered) if isinstance(rendered, dict) else None
+            return self.served(rendered, messages=messages) if isinstance(rendered, dict) else None
         return None
 
     def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
         """A line's prompt with what its teacher is told, as the server renders it."""
-        return self._readable(line.get("hinted")) if teacher_words(line) else None
+        return self._readable(line.get("hinted"), line.get("messages") or ()) if teacher_words(line) else None
+
+    def bind(self, ids: Sequence[int], messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        """A captured prompt, with the ids of its pictures' pieces. Raises BadLine where those do not train."""
+        names = pictures_in(messages)
+        with _as_bad_line():
+            return self._album.bind(ids, names) if names else tuple(ids)
 
     def reply(self, text: str, *, ended: bool) -> tuple[int, ...]:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -172,13 +194,27 @@ class Template:
 
     def _apply(self, chat: list[dict[str, Any]], tools: Any, kwargs: Mapping[str, Any] | None) -> tuple[int, ...]:
         variables = {name: value for name, value in (kwargs or {}).items() if name not in self._reserved_variables}
+        names = pictures_in(chat)
+        if self._needs_parts:
+            chat = [eos.in_parts(message) for message in chat]
         try:
-            ids = self._tokenizer.apply_chat_template(
-                chat, tools=tools, add_generation_prompt=True, return_dict=False, **variables
+            rendered = self._tokenizer.apply_chat_template(
+                chat, tools=tools, add_generation_prompt=True, return_dict=False, tokenize=not names, **variables
             )
         except Exception as error:  # a template is a program of the model's; it may raise anything
             raise BadLine(f"the chat template refuses these messages: {error}") from None
-        return tuple(ids)
+        if not names:
+            return tuple(rendered)
+        with _as_bad_line():
+            return self._album.expand(rendered, names)
+
+
+@contextlib.contextmanager
+def _as_bad_line() -> Iterator[None]:
+    try:
+        yield
+    except BadPicture as error:
+        raise BadLine(str(error)) from None
 
 
 def _kwargs_of(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -189,7 +225,7 @@ def _kwargs_of(line: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _split_parts(message: Mapping[str, Any], way: RenderingWay) -> list[Mapping[str, Any]]:
     """Rewrite a message: itself, or one of each of its texts."""
     content = message.get("content")
-    if way.parts != "apart" or not isinstance(content, list) or len(content) < 2:
+    if way.parts != "apart" or not isinstance(content, list) or len(content) < 2 or pictures_in([message]):
         return [message]
     return [{**message, "content": [part]} for part in content]
 
@@ -200,10 +236,11 @@ def plain_message(message: Mapping[str, Any], parts: str = "lines") -> dict[str,
     plain = dict(message)
     content = plain.get("content")
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
+        if not all(isinstance(part, dict) and (part.get("type") == "text" or "sha256" in part) for part in content):
             raise BadLine("a message holds more than text")
         between = "" if parts == "joined" else "\n"
-        plain["content"] = between.join(str(part.get("text", "")) for part in content)
+        if not pictures_in([plain]):
+            plain["content"] = between.join(str(part.get("text", "")) for part in content)
     elif content is None:
         plain["content"] = ""
     calls = [json.loads(json.dumps(call)) for call in plain.get("tool_calls") or ()]

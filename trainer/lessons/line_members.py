@@ -6,10 +6,11 @@ Owns the sentences that say which member is wrong. What a member means is in sam
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 # Parts of messages that are no text, by their names in chat form.
+PICTURE: Final = "image"  # the type of a part that stands for a picture of the run: its other member is `sha256`
 MEDIA: Final = {"image_url": "has_image", "image": "has_image", "input_audio": "has_audio", "file": "has_file"}
 
 
@@ -48,10 +49,33 @@ def number_in(line: Mapping[str, Any], name: str, default: float | None = None) 
 
 
 def media_in(messages: Any) -> str | None:
-    """Exact ids do not help: those of a picture are placeholders."""
-    for message in messages if isinstance(messages, list) else ():
+    """The first thing that training cannot see: all but text, and pictures that came with the run. Exact ids do not
+    help: those of a picture are placeholders."""
+    return next((kind for part in _parts(messages) if "sha256" not in part and (kind := _medium(part))), None)
+
+
+def pictures_in(messages: Any) -> list[str]:
+    """The names of the pictures that came with the run, in their order. Raises BadLine where one is refused."""
+    names = []
+    for part in _parts(messages):
+        if part.get("type") == PICTURE and "sha256" in part:
+            if part.get("refused"):
+                raise BadLine(f"a picture of it was refused: {part['refused']}")
+            names.append(str(part["sha256"]))
+    return names
+
+
+def has_pictures(messages: Any) -> bool:
+    return any(part.get("type") == PICTURE and "sha256" in part for part in _parts(messages))
+
+
+def _medium(part: Mapping[str, Any]) -> str | None:
+    return MEDIA.get(str(part.get("type")))
+
+
+def _parts(messages: Any) -> Iterator[Mapping[str, Any]]:
+    for message in messages if isinstance(messages, list | tuple) else ():
         content = message.get("content") if isinstance(message, dict) else None
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and (kind := MEDIA.get(str(part.get("type")))) is not None:
-                return kind
-    return None
+            if isinstance(part, dict):
+                yield part

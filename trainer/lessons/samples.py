@@ -21,11 +21,21 @@ from trainer.io.run_folder import read_lines
 from trainer.lessons import degenerate, truncation
 from trainer.lessons.chat_template import Template, plain_message
 from trainer.lessons.degenerate import Flag
-from trainer.lessons.line_members import BadLine, TooLong, ids_in, media_in, number_in, text_in
+from trainer.lessons.line_members import (
+    BadLine,
+    TooLong,
+    has_pictures,
+    ids_in,
+    media_in,
+    number_in,
+    pictures_in,
+    text_in,
+)
 from trainer.lessons.rendering import KnownPrompt, is_near
 from trainer.lessons.trajectories import RewardedTurn, turn_in
 from trainer.lessons.truncation import Chat
 from trainer.mis_po import Bools, Floats
+from trainer.pictures.album import UNSEEN
 from trainer.policy.packing import Tokens
 
 # Servers write −9999 (or lower) where they have no log-prob; no token that was really sampled comes near it.
@@ -113,6 +123,7 @@ class UnusableSample:
     rating: str
     reason: str
     cause: Literal["unusable", "too-long"] = "unusable"
+    has_pictures: bool = False
 
 
 def load(
@@ -132,9 +143,8 @@ def load(
             ratings.add(rating)
             samples.append(parse(line, rating, template, max_seq_len=max_seq_len))
         except BadLine as error:
-            unusable.append(
-                UnusableSample(rating, str(error), "too-long" if isinstance(error, TooLong) else "unusable")
-            )
+            cause: Literal["unusable", "too-long"] = "too-long" if isinstance(error, TooLong) else "unusable"
+            unusable.append(UnusableSample(rating, str(error), cause, has_pictures((line or {}).get("messages"))))
     return samples, unusable
 
 
@@ -142,7 +152,7 @@ def known_prompts(lines: Iterable[Mapping[str, Any] | None], template: Template)
     """Read how the server of these samples renders prompts without ids; where it renders them, by that."""
     prompts = []
     for line in lines:
-        if line is None or line.get("exact") is True:
+        if line is None or line.get("exact") is True or has_pictures(line.get("messages")):
             continue
         with contextlib.suppress(BadLine):
             ids, count = _served_prompt(line, template), _count(line)
@@ -184,7 +194,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     if line.get("split", "train") not in SPLITS:
         raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
     if (media := media_in(line.get("messages"))) is not None:
-        raise BadLine(f"{media}: the model saw more than text, and text is all that training sees")
+        raise BadLine(f"{media}: {UNSEEN}")
     if line.get("unconstrained_logprobs") is not None and line.get("exact") is not True:
         raise BadLine("which of its tokens a schema or a forced call chose is not known one for one")
     source: PromptBy = "captured"
@@ -266,7 +276,7 @@ def _shorten(sample: Sample, template: Template, max_seq_len: int) -> Sample:
 
 def _exact(line: Mapping[str, Any], template: Template) -> tuple[Tokens, Floats | None, Bools | None]:
     """An exact line: its tokens, ℓ_β, and which of them were forced."""
-    prompt = ids_in(line, "prompt_token_ids", template.vocabulary)
+    prompt = template.bind(ids_in(line, "prompt_token_ids", template.vocabulary), _messages(line))
     reply = ids_in(line, "token_ids", template.vocabulary)
     raw = line.get("logprobs")
     if not isinstance(raw, list):
@@ -369,7 +379,10 @@ def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...
     is it."""
     count, messages, as_sent = _count(line), len(_messages(line)), line.get("as_sent") is True
     if line.get("prompt_token_ids"):
-        return ids_in(line, "prompt_token_ids", template.vocabulary), "captured"
+        ids = ids_in(line, "prompt_token_ids", template.vocabulary)
+        return template.bind(ids, _messages(line)), "captured"
+    if pictures_in(line.get("messages")):
+        return _prompt_with_pictures(line, template, count)
     if (prompt := _served_prompt(line, template)) is not None:
         if count is not None and not is_near(count, len(prompt), messages, as_sent=as_sent):
             raise BadLine(
@@ -386,9 +399,26 @@ def _prompt(line: Mapping[str, Any], template: Template) -> tuple[tuple[int, ...
     return prompt, "template"
 
 
+def _prompt_with_pictures(
+    line: Mapping[str, Any], template: Template, count: int | None
+) -> tuple[tuple[int, ...], PromptBy]:
+    """The same where pictures are in it: to the token, since one that a picture has too many looks like a space."""
+    prompt, source = _served_prompt(line, template), "server"
+    if prompt is None:
+        prompt, source = template.prompt(_messages(line), line.get("tools"), _template_kwargs(line)), "template"
+    if count is None:
+        raise BadLine("its server told neither the tokens of its pictures nor how many it read")
+    if count != len(prompt):
+        raise BadLine(
+            f"the server read {count:,} tokens where the weights' processor makes {len(prompt):,}: it shows pictures "
+            "otherwise, has another chat template, or cut the prompt"
+        )
+    return prompt, "server" if source == "server" else "template"
+
+
 def _served_prompt(line: Mapping[str, Any], template: Template) -> tuple[int, ...] | None:
     rendered = line.get("served")
-    return template.served(rendered, _count(line)) if isinstance(rendered, dict) else None
+    return template.served(rendered, _count(line), _messages(line)) if isinstance(rendered, dict) else None
 
 
 def _count(line: Mapping[str, Any]) -> int | None:

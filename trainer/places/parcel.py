@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from trainer.formats import manifest
 from trainer.formats.manifest import AdapterError, sha256
-from trainer.io.run_folder import OWN_LOSS, SAMPLES, sync_folder, write_atomic
+from trainer.io.run_folder import OWN_LOSS, PICTURES, SAMPLES, sync_folder, write_atomic
 from trainer.places import shipment
 from trainer.places.shipment import ShipmentError
 
@@ -64,7 +64,7 @@ def progress_size(folder: Path) -> int:
 def files_of(folder: Path) -> dict[str, Path]:
     """The files that a run trains on, by their names in the archive. Raises OSError, ValueError."""
     order = json.loads((folder / "run.json").read_bytes())
-    names = ("run.json", SAMPLES, "calibration.jsonl", OWN_LOSS)
+    names = ("run.json", SAMPLES, PICTURES, "calibration.jsonl", OWN_LOSS)
     files = {name: folder / name for name in names if (folder / name).is_file()}
     for version, path in sorted(order.get("adapters", {}).items()):
         files |= {f"adapters/{version}/{part.name}": part for part in sorted(Path(path).iterdir()) if part.is_file()}

@@ -32,6 +32,7 @@ from trainer.formats.manifest import AdapterError
 from trainer.formats.peft_folder import PREFIX, LoraPair
 from trainer.io.run_folder import ServerFormat
 from trainer.mis_po import Terms
+from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos
 from trainer.policy.footprint import UNRELATED
 from trainer.policy.mlx_model import Array, MlxModel
@@ -57,6 +58,7 @@ class MlxPolicy:
         # mlx-lm has generation_config.json's there, where there is one.
         self._ends = eos.of_replies(self._model.config.get("eos_token_id"), self.tokenizer)
         self._weights_name = weights.name
+        self.words = len(self.tokenizer)
         self._profile = model_info.read(weights)
         self._config = self._start(preset, parent, seed)
         self.leans = True
@@ -70,6 +72,9 @@ class MlxPolicy:
             self._model.recompute_layers()
         self._model.whole.eval()
         mx.eval(self._model.whole.parameters())
+
+    def see(self, album: Album) -> str | None:
+        return "runs on MLX train on text alone"
 
     # --- which adapter the model wears ---
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.mis_po import Array, Terms
+from trainer.pictures.album import Album
 from trainer.policy.packing import Budget, Packed, States
 
 State = dict[str, NDArray[Any]]
@@ -51,8 +52,12 @@ class Policy(Protocol):
     reason: str  # why this device
     choices: list[tuple[str, Any, str]]  # what was decided while loading: name, value, reason
     tokenizer: Any
+    words: int  # ids that its table of embeddings has; those of pictures' pieces are past them
     leans: bool  # it has `middle` and `leaning`: its middle layer is known
     budget: Budget  # how much goes through the model at once; the loop lowers it when memory runs out
+
+    def see(self, album: Album) -> str | None:
+        """Read these pictures from here on, where a sequence has their ids; why it cannot, or None."""
 
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""

@@ -56,6 +56,16 @@ def many_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
     return logits.gather(-1, ids.long()) - logits.logsumexp(-1, keepdim=True)
 
 
+def logit_scaling(config: Any) -> Any:
+    """A model's change of its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
+    config = config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap:
+        return lambda logits: torch.tanh(logits / cap) * cap
+    factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    return (lambda logits: logits * factor) if factor != 1.0 else (lambda logits: logits)
+
+
 def support_mass(logits: Tensor, target: Tensor, top_p: Tensor, top_k: Tensor) -> Tensor:
     """log of the mass that top-k, then top-p keep (n,); +inf where the target is not kept."""
     ordered, order = logits.sort(-1, descending=True)  # (n, V)

@@ -33,9 +33,10 @@ from trainer.formats.lora_files import LOADING, load_tensors, save_adapter
 from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
+from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
 from trainer.policy.footprint import MemoryPlan, token_bytes
-from trainer.policy.packing import Budget, Packed, States, pad
+from trainer.policy.packing import Budget, Packed, States, pack, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import (
@@ -43,11 +44,13 @@ from trainer.policy.torch_head import (
     chunks,
     entropies,
     log_probs_of,
+    logit_scaling,
     many_log_probs,
     recomputed_by_rows,
     support_mass,
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_pictures import PictureRows
 from trainer.policy.torch_shards import least, no_gradient, processes, share
 
 TRAINED = "default"  # PEFT's name for the adapter in training
@@ -106,8 +109,9 @@ class TorchPolicy:
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         assert self.trained, "no parameter is trainable"
         self._causal: Any = self.model.get_base_model()
-        self._scale_logits = _logit_scaling(self._causal.config)
+        self._scale_logits = logit_scaling(self._causal.config)
         self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
+        self.words = max(self._vocabulary, int(self._causal.get_input_embeddings().num_embeddings))
         make = torch_offload.OptimiserOnCpu if self._offloads else torch.optim.AdamW
         self._optimiser = make(self.trained.values(), lr=preset.learning_rate, weight_decay=0.0)
         # What its state is of: the parameters, or copies of them.
@@ -119,9 +123,15 @@ class TorchPolicy:
         self._halfway = torch_midway.layer(self._causal)
         self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
+        self._pictures: PictureRows | None = None
         self._freed_memory = FreedMemory()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
+
+    def see(self, album: Album) -> str | None:
+        self._pictures = PictureRows(self._causal, album, self.device)
+        with torch.inference_mode():
+            return self._pictures.refusal(lambda sequence: self._hidden(pack([sequence])))
 
     # --- which adapter the model wears ---
 
@@ -318,17 +328,21 @@ class TorchPolicy:
     def _hidden(self, packed: Packed, *, training: bool = False) -> Tensor:
         """(N, H) what predicts each reply token."""
         forward: Any = torch_load.body(self._causal)
-        if self._kernel is not None:
+        pictures = self._pictures if self._pictures and self._pictures.are_in(packed.sequences) else None
+        if self._kernel is not None and not (pictures and pictures.looks_ahead):
             forest = tree.grow(packed.sequences)
             self._prepare_layers(len(forest.ids), training=training)
             layout = tree_attention.Layout(forest, self.device, flex=self._kernel == "flex")
             self._reply_rows = tree.reply_columns(forest, packed.sequences)
-            states = forward(**layout.inputs()).last_hidden_state[0]  # (S, H)
+            inputs = layout.inputs()
         else:
             # No attention mask: padding is on the right, and a causal or sliding mask never looks there.
             ids, self._reply_rows = pad(packed.sequences)
             self._prepare_layers(ids.size, training=training)
-            states = forward(input_ids=self._tensor(ids), use_cache=False).last_hidden_state.flatten(0, 1)  # (B·S, H)
+            inputs = {"input_ids": self._tensor(ids), "use_cache": False}
+        if pictures is not None:
+            inputs |= pictures.companions(inputs["input_ids"])
+        states = forward(**inputs).last_hidden_state.flatten(0, 1)  # (S, H) or (B·S, H)
         gathered: Tensor = states[self._tensor(self._reply_rows)]
         return gathered
 
@@ -452,6 +466,7 @@ class TorchPolicy:
             out = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
+                **(self._pictures.companions(ids) if self._pictures else {}),
                 max_new_tokens=max_tokens,
                 pad_token_id=self._ends[0],
                 do_sample=False,  # the next token is drawn before
@@ -460,7 +475,7 @@ class TorchPolicy:
                     [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
                 ),
             )[:, width:]  # (B, ≤ max_tokens)
-        return [_until_end(row, self._ends) for row in out.tolist()]
+        return [eos.until_end(row, self._ends) for row in out.tolist()]
 
     def save(self, folder: Path) -> None:
         """Raises ChangedSenses where a frozen part was changed."""
@@ -480,20 +495,3 @@ def find_device() -> tuple[str, str]:
     if torch.cuda.is_available():
         return "cuda", f"{torch.cuda.get_device_name()} found"
     return "cpu", "no CUDA found"
-
-
-def _logit_scaling(config: Any) -> Any:
-    """A model's change of its logits after the head: nothing, a soft cap (Gemma 2), or one factor."""
-    config = config.get_text_config()
-    cap = getattr(config, "final_logit_softcapping", None)
-    if cap:
-        return lambda logits: torch.tanh(logits / cap) * cap
-    factor = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
-    return (lambda logits: logits * factor) if factor != 1.0 else (lambda logits: logits)
-
-
-def _until_end(ids: list[int], end: Sequence[int]) -> list[int]:
-    for n, i in enumerate(ids):
-        if i in end:
-            return ids[: n + 1]
-    return ids

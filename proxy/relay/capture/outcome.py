@@ -148,8 +148,8 @@ class AnswerOutcome:
 
     def _inexact_reason(self, row: NewCompletion, reply: Reply, *, is_redacted: bool, is_whole: bool) -> str | None:
         """Why the reply cannot be compared token by token; None where it can. `is_whole`: the ids of its prompt came,
-        so it was not cut."""
-        cut = None if row.untrainable or is_whole else cut_reason(row.prompt, reply.usage)
+        so it was not cut. Where it has pictures, their tokens tell a run so."""
+        cut = None if row.untrainable or row.images or is_whole else cut_reason(row.prompt, reply.usage)
         if row.choice == 0 and (line := self._health.cut.note(cut)) is not None:
             log.warning("a prompt was cut", completion=row.id, reason=cut)
             self._events.emit("problem", message=line)

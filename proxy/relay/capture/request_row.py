@@ -138,5 +138,8 @@ class RequestRow:
 
     def _untrainable(self, conversation: HistoryFacts) -> str | None:
         most = self._parts.settings.images.max_per_prompt
-        is_over = conversation.untrainable == IMAGE and conversation.images > most
-        return TOO_MANY if is_over else conversation.untrainable
+        if conversation.untrainable != IMAGE:
+            return conversation.untrainable
+        if conversation.images > most:
+            return TOO_MANY
+        return None if self._parts.services.picture_training.trains else IMAGE

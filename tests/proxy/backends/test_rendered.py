@@ -56,6 +56,30 @@ async def test_a_server_that_cannot_render_this_one_says_so(server: OpenAICompat
         await server.render(Prompt([{"role": "user"}]))
 
 
+async def test_a_prompt_with_a_picture_has_its_servers_marker_and_no_ids(
+    server: OpenAICompatible, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tokenizer knows nothing of pictures: three ids for a marker would be none of what it read."""
+    if not isinstance(server, LlamaCpp):
+        return
+    backend.speaks |= {"tokenize", "apply-template"}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    asked = Prompt([{"role": "user", "content": [picture, {"type": "text", "text": "what"}]}])
+    rendered = await server.render(asked)
+    assert rendered is not None and rendered.text and rendered.ids is None
+    assert rendered.picture_marker == "<__media__>", "of servers that do not say theirs"
+    call = server._call
+
+    async def with_props(method: str, path: str, **options: Any) -> tuple[int, bytes]:
+        return (200, b'{"media_marker": "<__media_Qx__>"}') if path.startswith("/props") else await call(
+            method, path, **options
+        )  # fmt: skip
+
+    monkeypatch.setattr(server, "_call", with_props)
+    rendered = await server.render(asked)
+    assert rendered is not None and rendered.picture_marker == "<__media_Qx__>"
+
+
 def test_each_route_of_ollama_gets_what_it_got() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": '{"zone": "UTC"}'}}
     talk = [

@@ -17,7 +17,10 @@ async def test_rated_answers_about_pictures_are_counted_and_left_out(proxy: Prox
     await until(proxy, live=1)
     folder = proxy.home / "runs" / "r00001"
     choices = {choice["name"]: choice for choice in json.loads((folder / "run.json").read_text())["choices"]}
-    assert choices["pictures"]["value"] == 2 and "the gate sees no pictures" in choices["pictures"]["why"]
+    assert choices["pictures_left_out"]["value"] == 2
+    assert choices["pictures_left_out"]["why"] == (
+        "has a picture: 1, remote image: 1 (the weights are not on this machine)"
+    )
     assert len(lines(folder)) == 4 and "image_url" not in (folder / "samples.jsonl").read_text()
 
 
@@ -25,4 +28,4 @@ async def test_where_there_are_none_nothing_is_said(proxy: Proxy) -> None:
     await rated(proxy, 4)
     await until(proxy, live=1)
     choices = json.loads((proxy.home / "runs" / "r00001" / "run.json").read_text())["choices"]
-    assert "pictures" not in {choice["name"] for choice in choices}
+    assert "pictures_left_out" not in {choice["name"] for choice in choices}

@@ -182,6 +182,7 @@ def test_the_default_model_is_the_same_under_its_hub_name(tmp_path, monkeypatch)
     made = fill(tmp_path / "rlproxy" / "models" / "SmolLM2-135M-Instruct")
     assert local(DEFAULT_HUB_ID) == resolve(DEFAULT_HUB_ID).path == resolve().path == made
     assert local("HuggingFaceTB/SmolLM2-360M-Instruct") is None
+    assert local("/nowhere") is None, "a folder that is not there, and no hub id either"
 
 
 # --- the wheel ---

@@ -123,6 +123,14 @@ def test_a_limit_of_memory_holds_there_too(tmp_path, model, lines):
     assert state.status == -9 and "0.05 GB are allowed" in state.exceeded and not state.has_result
 
 
+def test_pictures_arrive_with_their_samples(tmp_path, model, lines):
+    run = tiny.run_folder(tmp_path / "r00001", model, lines)
+    (run / "pictures.jsonl").write_text('{"sha256": "00"}\n')
+    depot = Depot(tmp_path / "jobs")
+    id = arrived(depot, run, model)
+    assert (depot.folder(id) / "pictures.jsonl").read_text() == '{"sha256": "00"}\n'
+
+
 def test_the_same_job_arrives_once_and_half_of_one_never(tmp_path, model, lines):
     run = tiny.run_folder(tmp_path / "r00001", model, lines)
     depot, files = Depot(tmp_path / "jobs"), parcel.files_of(run)

@@ -170,7 +170,7 @@ def test_a_soft_cap_on_the_logits_is_applied(tmp_path):
 
 
 def test_a_model_with_another_head_is_refused(model, monkeypatch):
-    monkeypatch.setattr("trainer.policy.torch_policy._logit_scaling", lambda config: lambda logits: logits * 1.5)
+    monkeypatch.setattr("trainer.policy.torch_policy.logit_scaling", lambda config: lambda logits: logits * 1.5)
     with pytest.raises(ValueError, match="does not know"):
         tiny.policy(model)
 

@@ -1,0 +1,210 @@
+"""Answers about pictures before real servers: capture, ratings, a run, its gate, the swap, and log-probs of each side.
+
+`python -m scripts.models.picture_servers` writes benchmarks/picture_servers.json. Tiny models with random weights, so
+what is shown is the way, and nothing of how well a model learns. Each server's log-probs are compared with those of
+transformers and PEFT from pixels, on the base and on the version that the run made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.harness.circumstances import circumstances
+from scripts.harness.in_process import Proxy, proxy_before
+from scripts.models import llamacpp, tiny_seeing
+from scripts.models.picture_reference import PictureReference
+from trainer.formats.weights import cache_folder
+
+OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "picture_servers.json"
+SERVED: Final = "seeing"
+SIDES: Final = {
+    "idefics3": 2 * tiny_seeing.SIDE,
+    "gemma3": tiny_seeing.SIDE,
+}  # pixels: no picture is resized but to tiles
+RED, BLUE, GREY = (200, 0, 0), (0, 0, 200), (90, 90, 90)
+TOKENS: Final = 8
+SAMPLING: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_tokens": TOKENS}
+# A random model says nothing that a gate could approve of.
+LOOSE: Final = {
+    "gate__base_nll_rise": 100.0, "gate__text_nll_rise": 100.0, "gate__margin_slack": 100.0, "gate__topic_fall": 100.0,
+    "gate__max_looping": 100, "gate__min_length_ratio": 0.0, "gate__max_length_ratio": 100.0,
+    "gate__repetition_rise": 100.0, "gate__min_entropy_ratio": 0.0, "gate__more_refusals": 100,
+}  # fmt: skip
+RUN_S: Final = 600.0
+ENDED: Final = ("done", "rejected", "failed", "empty")
+LLAMA: Final = {
+    "ctx-size": "2048", "parallel": "1", "threads": "1", "cache-type-k": "f32", "cache-type-v": "f32",
+    "flash-attn": "off", "jinja": "true", "mmproj-offload": "false",
+}  # fmt: skip
+
+
+def picture(colour: tuple[int, int, int], side: int, *, striped: bool = False) -> bytes:
+    """PNG of one colour. A stripe is what resizing changes."""
+    from PIL import Image
+
+    image = Image.new("RGB", (side, side), colour)
+    if striped:
+        image.paste((0, 255, 255), (0, 0, side // 5, side))
+    out = io.BytesIO()
+    image.save(out, "PNG")
+    return out.getvalue()
+
+
+def question(data: bytes, text: str) -> list[dict[str, Any]]:
+    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return [
+        {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]}
+    ]
+
+
+def make_model(kind: str, folder: Path) -> Path:
+    """With SmolLM2's tokenizer, which each server knows."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(cache_folder() / "models" / "SmolLM2-135M-Instruct")
+    return tiny_seeing.make(kind, folder, tokenizer, splits=kind == "idefics3")
+
+
+def write_ggufs(model: Path, folder: Path) -> tuple[Path, Path]:
+    """The text part and the part that sees, as llama.cpp's own converter writes them."""
+    converters = llamacpp.upstream(folder / "converters")
+    files = folder / "base.gguf", folder / "mmproj.gguf"
+    for file, options in zip(files, ([], ["--mmproj"]), strict=True):
+        command = [sys.executable, "-c", llamacpp.CONVERT, str(converters), str(model), str(file), *options]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            raise RuntimeError(f"llama.cpp's converter: {result.stderr[-300:]}")
+    return files
+
+
+@contextlib.asynccontextmanager
+async def llama_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """rlproxy with these settings before a router with a model and its mmproj; each version is a section beside it."""
+    base, mmproj = await asyncio.to_thread(write_ggufs, model, folder)
+    presets, port = folder / "presets.ini", llamacpp.free_port()
+    common = "\n".join(f"{name} = {value}" for name, value in LLAMA.items())
+    presets.write_text(f"[*]\n{common}\n\n[{SERVED}]\nmodel = {base}\nmmproj = {mmproj}\n")
+    options = ["--models-preset", str(presets), "--models-max", "3", "--offline"]
+    with llamacpp.started([*options, "--host", "127.0.0.1", "--port", str(port)], folder / "server.log", port) as url:
+        proxy = proxy_before(
+            folder / "home", backend__kind="llamacpp", backend__url=url, backend__presets=str(presets),
+            backend__model=SERVED, train__weights=str(model), **settings,
+        )  # fmt: skip
+        await proxy.start()
+        try:
+            yield proxy
+        finally:
+            await proxy.stop()
+
+
+async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: Any) -> dict[str, Any]:
+    """The answer's body; its id is that of the completion."""
+    body = {"model": SERVED + pin, "messages": question(data, text), **SAMPLING, **members}
+    async with proxy.http.post("/v1/chat/completions", json=body) as response:
+        answer: dict[str, Any] = await response.json()
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {answer}")
+    return answer
+
+
+async def look(proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool) -> dict[str, Any]:
+    """Nats between the server's log-probs and the reference's: the most of all tokens, by kind of picture."""
+    gaps: dict[str, Any] = {}
+    for name, striped in (("one colour", False), ("with an edge", True)):
+        most = 0.0
+        for seed, colour in enumerate((RED, BLUE, GREY)):
+            data, text = picture(colour, side, striped=striped), f"which {seed}?"
+            answer = await ask(proxy, data, text, pin, logprobs=True, top_logprobs=1, seed=seed)
+            prompt = reference.inputs([data], text, bare=bare)
+            if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
+                raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
+            entries = answer["choices"][0]["logprobs"]["content"]
+            values = reference.log_probs(prompt, [entry["id"] for entry in entries])
+            most = max(most, *(abs(entry["logprob"] - value) for entry, value in zip(entries, values, strict=True)))
+        gaps[name] = round(most, 6)
+    return gaps
+
+
+async def whole_loop(kind: str, folder: Path, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
+    """One kind before llama-server, from the first answer to the version."""
+    side, bare = SIDES[kind], kind == "gemma3"
+    model = await asyncio.to_thread(make_model, kind, folder / "model")
+    original = (model / "model.safetensors").read_bytes()
+    async with llama_proxy(folder, model, train__start_at=8, **LOOSE) as proxy:
+        base = await look(proxy, await asyncio.to_thread(PictureReference, model), side, "", bare=bare)
+        tell(f"{kind}: base {base}")
+        for n in range(8):
+            answer = await ask(proxy, picture(BLUE if n % 2 else RED, side), f"what {n}?", seed=n)
+            await proxy.rate(completion_id=answer["id"], rating="bad" if n % 2 else "good")
+        status = await run_ended(proxy)
+        run = proxy.home / "runs" / "r00001"
+        result = json.loads((run / "result.json").read_text())
+        choices = {}
+        for line in (run / "progress.jsonl").read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "choice":
+                choices[event["name"]] = {"value": event["value"], "why": event["why"]}
+        tell(f"{kind}: {result['status']}: {result['reason']}")
+        report = {
+            "kind": kind, "server": "llama-server", "base": base, "status": result["status"],
+            "reason": result["reason"], "live": status["live"], "metrics": result["metrics"],
+            "samples": {name: outcome["cause"] for name, outcome in result["samples"].items()},
+            "choices": {name: choices[name] for name in ("pictures", "samples_with_pictures", "frozen")},
+            "weights_changed": (model / "model.safetensors").read_bytes() != original,
+        }  # fmt: skip
+        if result["status"] == "passed":
+            adapted = await asyncio.to_thread(PictureReference, model, Path(result["adapter"]))
+            report["version"] = await look(proxy, adapted, side, "@v1", bare=bare)
+            live = await ask(proxy, picture(RED, side), "which 0?", temperature=0)
+            first = await ask(proxy, picture(RED, side), "which 0?", "@base", temperature=0)
+            report["answers_differ"] = _text(live) != _text(first)
+            tell(f"{kind}: version {report['version']}")
+    return report
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def run_ended(proxy: Proxy, number: int = 1) -> Any:
+    """The status once this run has ended."""
+    async with asyncio.timeout(RUN_S):
+        while True:
+            status = await proxy.get("/rl/status")
+            last = status["last_run"]
+            if last and last["id"] >= number and last["status"] in ENDED and status["training"]["run"] is None:
+                return status
+            await asyncio.sleep(0.3)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description="Answers about pictures before real servers.")
+    parser.add_argument("--kinds", nargs="+", default=sorted(SIDES))
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    for kind in arguments.kinds:
+        start = circumstances()
+        with tempfile.TemporaryDirectory() as folder:
+            add(arguments.out, {"circumstances": start, **await whole_loop(kind, Path(folder), print)})
+
+
+def add(file: Path, report: dict[str, Any]) -> None:
+    """Put a kind's report into the file, in the place of one from before."""
+    reports = json.loads(file.read_text())["servers"] if file.is_file() else []
+    reports = [row for row in reports if row["kind"] != report["kind"]]
+    file.write_text(json.dumps({"servers": [*reports, report]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,137 @@
+"""Pictures as a model reads them: rows in the place of embeddings, computed once and without a gradient.
+
+Owns these rows. The vision tower and the connector are frozen, so what they give for a picture stays the same for the
+whole run. The model's own forward pass computes it: its text part is watched for what enters, and not run. From there
+on a picture is a stretch of a longer prompt. That all this gives what the model gives by itself is proved before a
+sample trains. Not here: which ids are pictures (pictures.album), the layout of a batch (torch_policy).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainer.pictures.album import Album
+from trainer.pictures.files import BadPicture
+from trainer.policy import torch_load
+from trainer.policy.packing import Tokens
+
+PROOF = {torch.float32: 1e-3, torch.bfloat16: 5e-2}  # as tree_attention's, relative
+LOOKS_AHEAD = "token_type_ids"  # what a model takes whose pictures see themselves whole (Gemma 3)
+
+
+class _TextPartReached(Exception):
+    """The forward pass has come to the text part."""
+
+
+class PictureRows:
+    def __init__(self, causal: Any, album: Album, device: str) -> None:
+        self._causal = causal
+        self._album = album
+        self._device = device
+        # Where its pieces see those after them, a tree of prefixes is not the model's attention.
+        self.looks_ahead = LOOKS_AHEAD in inspect.signature(torch_load.body(causal).forward).parameters
+        self._rows: Tensor | None = None  # (P, H) by id, from the album's first on
+        self._cached_pictures = 0  # pictures that are in it
+        self._piece: Tensor | None = None  # (B, S) its number, below 0 for a word, of ids that are being looked up
+        table = causal.get_input_embeddings()
+        table.register_forward_pre_hook(self._before_look_up)
+        table.register_forward_hook(self._after_look_up)
+
+    def are_in(self, sequences: Sequence[Tokens]) -> bool:
+        return any(self._album.are_in(sequence.prompt) for sequence in sequences)
+
+    def companions(self, ids: Tensor) -> dict[str, Tensor]:
+        """Members of a forward pass that go with these ids (B, S)."""
+        return {LOOKS_AHEAD: (ids >= self._album.first_id).long()} if self.looks_ahead else {}
+
+    def refusal(self, states: Callable[[Tokens], Tensor]) -> str | None:
+        """Why no sample with a picture can train on this model; None where these rows give what it gives by itself.
+        `states`: (T, H) before the tokens of a reply, by these rows."""
+        name, expansion = self._album.numbered[0]
+        prefix = suffix = tuple(range(5, 9))
+        ids = (*prefix, *expansion.ids, *suffix)
+        try:
+            prompt = self._album.bind(ids, [name])[: -len(suffix)]
+            by_rows = states(Tokens(prompt, (*suffix, suffix[-1])))
+            model_states = self._model_states(name, ids, offset=len(prefix))[-len(by_rows) :]
+        except Exception as error:  # a model's code may raise anything
+            reason = " ".join(str(error).split())[:200]
+            return f"this model does not read pictures here ({type(error).__name__}: {reason})"
+        gap = float((by_rows - model_states).abs().max() / model_states.abs().max())
+        if gap <= PROOF.get(by_rows.dtype, PROOF[torch.float32]):
+            return None
+        return f"this model reads pictures in a way that this trainer does not know: states differ by {gap:.3g}"
+
+    def _model_states(self, name: str, ids: Sequence[int], *, offset: int) -> Tensor:
+        """(S, H) of the model's own forward pass, from pixels."""
+        inputs = self._album.inputs(name)
+        inputs.pop("attention_mask", None)
+        inputs["input_ids"] = torch.tensor([list(ids)])
+        if self.looks_ahead:
+            replaced = {offset + piece for piece in self._album.numbered[0][1].replaced}
+            inputs[LOOKS_AHEAD] = torch.tensor([[int(index in replaced) for index in range(len(ids))]])
+        output = torch_load.body(self._causal)(**self._on_device(inputs), use_cache=False)
+        states: Tensor = output.last_hidden_state[0]
+        return states
+
+    def _before_look_up(self, table: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        ids, *options = arguments
+        self._piece = ids - self._album.first_id
+        return ids.masked_fill(self._piece >= 0, 0), *options
+
+    def _after_look_up(self, table: torch.nn.Module, arguments: tuple[Tensor, ...], words: Tensor) -> Tensor:
+        """(B, S, H) with rows of pictures where their ids were."""
+        piece, self._piece = self._piece, None
+        if piece is None or not bool((piece >= 0).any()):
+            return words
+        rows = self._up_to_date()[piece.clamp(min=0)].to(words.dtype)
+        return torch.where((piece >= 0)[..., None], rows, words)
+
+    def _up_to_date(self) -> Tensor:
+        """(P, H) of all pictures that have ids by now."""
+        new = self._album.numbered[self._cached_pictures :]
+        if new:
+            # The first one to ask may be a pass without a gradient; passes with one read the same rows.
+            with torch.inference_mode(False), torch.no_grad():
+                parts = [self._rows_of(name) for name, _ in new]
+                self._rows = torch.cat(parts if self._rows is None else [self._rows, *parts])
+            self._cached_pictures += len(new)
+        assert self._rows is not None, "a prompt has a picture, and none has ids"
+        return self._rows
+
+    def _rows_of(self, name: str) -> Tensor:
+        """(pieces, H) of a picture by itself."""
+        inputs = self._album.inputs(name)
+        ids = [int(id) for id in inputs["input_ids"][0]]
+        expansion = dict(self._album.numbered)[name]
+        start = ids.index(expansion.ids[0])
+        entering: list[Tensor] = []
+
+        def stop(part: torch.nn.Module, arguments: Any, options: dict[str, Any]) -> None:
+            entering.append(options["inputs_embeds"])
+            raise _TextPartReached
+
+        watch = self._causal.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            with contextlib.suppress(_TextPartReached):
+                torch_load.body(self._causal)(**self._on_device(inputs), use_cache=False)
+        finally:
+            watch.remove()
+        if not entering:
+            raise BadPicture("its text part was not reached")
+        rows: Tensor = entering[0][0][[start + offset for offset in expansion.replaced]]
+        return rows.detach().clone()
+
+    def _on_device(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        dtype = self._causal.get_input_embeddings().weight.dtype
+        return {
+            name: value.to(self._device, dtype) if value.is_floating_point() else value.to(self._device)
+            for name, value in inputs.items()
+            if isinstance(value, Tensor)
+        }
