@@ -92,10 +92,10 @@ class Bench:
             lessons=(), held_back=(), changed=1.0, replay_margin=None, stop=Stop(), languages=codes,
         )  # fmt: skip
         if adapter is None:
-            checks = judge()
+            checks = judge().checks
         else:
             with self.policy.wearing(adapter):
-                checks = judge()
+                checks = judge().checks
         stopped = [name for name, check in checks.items() if not check.ok]
         values = {name: {"value": check.value, "bound": check.bound} for name, check in checks.items() if check.value}
         print("gate", codes, stopped or "passes", round(time.monotonic() - start), "s", flush=True)
