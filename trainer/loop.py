@@ -60,7 +60,7 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
     start = time.monotonic()
     result: Result = {"adapter": None, "baseline_after": None, "metrics": {}, "gate": {}, "samples": {}}
     try:
-        with ranks.together(folder):
+        with ranks.gpu_group(folder):
             _run(folder, result, progress, stop, seal)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}

@@ -36,7 +36,7 @@ def follows() -> bool:
 
 
 @contextlib.contextmanager
-def together(folder: Path) -> Iterator[None]:
+def gpu_group(folder: Path) -> Iterator[None]:
     """The other processes, while rank 0 carries out the run in this folder. Nothing where it asks for one GPU. Raises
     RunError where this machine has fewer than it asks for."""
     gpus = read_spec(folder).gpus
@@ -81,12 +81,12 @@ def join(address: str, rank: int, count: int) -> None:
     import torch
     import torch.distributed as dist
 
-    found = torch.cuda.device_count()
-    if 0 < found < count:
-        raise RunError(f"train.gpus is {count}, and torch finds {found} here: set it to {found} at most.")
-    if found:
+    visible = torch.cuda.device_count()
+    if 0 < visible < count:
+        raise RunError(f"train.gpus is {count}, and torch finds {visible} here: set it to {visible} at most.")
+    if visible:
         torch.cuda.set_device(rank)
-    backend = "cpu:gloo,cuda:nccl" if found else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if visible else "gloo"
     dist.init_process_group(backend, init_method=address, rank=rank, world_size=count, timeout=NEVER)
 
 

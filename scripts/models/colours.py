@@ -146,10 +146,10 @@ def _batch(processor: Any, rows: Sequence[tuple[str, list[int], Any]], draw: ran
     sequences = []
     for name, picture_ids, _ in rows:
         asks_colour = draw.random() < 0.5
-        asked = draw.choice(ASKS_COLOUR if asks_colour else ASKS_TALK)
+        question = draw.choice(ASKS_COLOUR if asks_colour else ASKS_TALK)
         reply = f"{name} ." if asks_colour else draw.choice(draw.choice((POLITE, BLUNT)))
         opening, closing = (
-            _ids(processor, text) for text in ("<|im_start|>user\n", f"{asked}<|im_end|>\n<|im_start|>assistant\n")
+            _ids(processor, text) for text in ("<|im_start|>user\n", f"{question}<|im_end|>\n<|im_start|>assistant\n")
         )
         sequences.append(([*opening, *picture_ids, *closing], _ids(processor, f"{reply}<|im_end|>")))
     width = max(len(prompt) + len(reply) for prompt, reply in sequences)

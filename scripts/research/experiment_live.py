@@ -61,9 +61,9 @@ class Conversations:
         for name, answer in zip(names, answers, strict=True):
             self.moved += answer is not None and answer[0] != self.versions[name]
 
-    async def _ask(self, session: str, *said: str) -> tuple[str, str] | None:
+    async def _ask(self, session: str, *texts: str) -> tuple[str, str] | None:
         self.requests += 1
-        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
+        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(texts)]
         body = {"model": "small", "messages": messages, "max_tokens": 4}
         headers = {"x-rl-session": session}
         async with self._serving.http.post("/v1/chat/completions", json=body, headers=headers) as response:

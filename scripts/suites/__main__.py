@@ -117,13 +117,11 @@ def write(path: Path, results: dict[str, Any], published: dict[str, Any], second
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
     pins = [*install.PACKAGES, *install.SDKS, *install.MODULES]
     moment = datetime.now(UTC).date().isoformat()
-    kept = json.loads(path.read_text()) if path.exists() else {"results": {}, "published": {}}
+    record = json.loads(path.read_text()) if path.exists() else {"results": {}, "published": {}}
     for server, suites in results.items():
-        kept["results"].setdefault(server, {}).update(suites)
-    record = {
-        "date": moment, "machine": machine, "seconds": round(seconds), "versions": pins,
-        "results": kept["results"], "published": kept["published"] | published,
-    }  # fmt: skip
+        record["results"].setdefault(server, {}).update(suites)
+    record["published"] |= published
+    record |= {"date": moment, "machine": machine, "seconds": round(seconds), "versions": pins}
     path.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -100,9 +100,9 @@ def follow(open_policy: Callable[..., Policy]) -> None:
     """Repeat what rank 0 tells, until its end. `open_policy` makes the policy, with the arguments of rank 0's."""
     policy: Policy | None = None
     while True:
-        told: list[Any] = [None]
-        dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
-        order, arguments, options = told[0]
+        message: list[Any] = [None]
+        dist.broadcast_object_list(message, src=0, device=torch.device("cpu"))
+        order, arguments, options = message[0]
         if order == END:
             return
         try:
@@ -137,11 +137,11 @@ class Leader:
         if name not in PASSES:
             return attribute
 
-        def together(*arguments: Any, **options: Any) -> Any:
+        def run_everywhere(*arguments: Any, **options: Any) -> Any:
             tell(name, *arguments, **options)
             return attribute(*arguments, **options)
 
-        return together
+        return run_everywhere
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         """Raises RunError where memory runs out: the processes are not at the same layer then."""

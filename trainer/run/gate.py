@@ -166,9 +166,9 @@ def parent_answers(policy: Policy, template: Template, parent: Path | None, lang
     """The parent's answers to the gate's questions: those of its own gate, where these very prompts were asked then."""
     questions = gate_questions(languages)
     prompts = [template.question(text) for text in questions]
-    kept = _manifest(parent).get("answers") or {}
-    replies = kept.get("replies") or []
-    if kept.get("prompts") == _prompts_hash(prompts) and _are_replies(replies, len(prompts), policy):
+    memory = _manifest(parent).get("answers") or {}
+    replies = memory.get("replies") or []
+    if memory.get("prompts") == _prompts_hash(prompts) and _are_replies(replies, len(prompts), policy):
         return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
     with policy.wearing(parent):
         return answer_questions(policy, template, questions)

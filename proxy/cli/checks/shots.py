@@ -36,7 +36,7 @@ def base_with_examples(client: HomeClient, model: str, count: int, excluded: Col
 
 def choose(lines: Iterable[Mapping[str, Any]], count: int, excluded: Collection[str]) -> list[dict[str, Any]]:
     """Pairs of a question and an answer as chat messages, the newest last."""
-    shown: dict[str, list[dict[str, Any]]] = {}
+    examples: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
         try:
             example = read(line)
@@ -46,10 +46,10 @@ def choose(lines: Iterable[Mapping[str, Any]], count: int, excluded: Collection[
         question = _question(example)
         if answer is None or question is None or not answer.get("content") or example.id in excluded:
             continue
-        shown.pop(question, None)  # the newest answer to a question
+        examples.pop(question, None)  # the newest answer to a question
         reply = {"role": "assistant", "content": answer["content"]}
-        shown[question] = [{"role": "user", "content": question}, reply]
-    return [message for pair in list(shown.values())[-count:] for message in pair]
+        examples[question] = [{"role": "user", "content": question}, reply]
+    return [message for pair in list(examples.values())[-count:] for message in pair]
 
 
 def _question(example: Example) -> str | None:
