@@ -217,8 +217,11 @@ def test_a_route_that_is_named_exists(method: str, path: str) -> None:
 async def test_routes_that_are_named_open(proxy: Proxy) -> None:
     await proxy.chat("hello")
     wrong = {}
+    not_there_yet = r"/rl/retrain$"  # none has been begun
     for (method, path), place in routes().items():
-        if method == "GET" and not re.search(r"[{}A-Z]|\b1\b|/v1/responses|/rl/webhooks|/rl/events", path):
+        if method == "GET" and not re.search(
+            rf"[{{}}A-Z]|\b1\b|/v1/responses|/rl/webhooks|/rl/events|{not_there_yet}", path
+        ):
             async with proxy.http.get(path) as response:
                 if response.status in (404, 405) or response.status >= 500:
                     wrong[path] = (place, response.status)

@@ -25,7 +25,7 @@ BATCH_SIZE: Final = 20  # answers between two looks
 MOST_REASON: Final = 500  # characters
 
 
-class AnswerCheck:
+class AnswerFlagger:
     """The file of `signals.check`. One call at a time."""
 
     def __init__(self, settings: Signals, store: Store) -> None:

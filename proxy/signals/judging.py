@@ -25,7 +25,7 @@ from proxy.core.errors import Conflict
 from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
-from proxy.signals.answer_check import AnswerCheck
+from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID_LABEL, Hindsight
@@ -58,7 +58,7 @@ class SignalSources(NamedTuple):
     follower: Follower
     own_signals: OwnSignals
     hindsight: Hindsight
-    answer_check: AnswerCheck
+    answer_check: AnswerFlagger
 
 
 class JudgingLoop:

@@ -12,7 +12,7 @@ import structlog
 
 from proxy.checks.candidate import CandidateChecks
 from proxy.core.errors import ProxyError
-from proxy.signals.answer_check import AnswerCheck
+from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
@@ -84,7 +84,7 @@ class Training:
             Follower(store, services.screen),
             OwnSignals(settings.signals),
             Hindsight(settings.judge, self.preconditions.weights),
-            AnswerCheck(settings.signals, store),
+            AnswerFlagger(settings.signals, store),
         )
         self.judging = JudgingLoop(settings.judge, store, backend, services.redactor, events, sources)
         claims.prepare, claims.extra_choices = self.judging.settle, self.judging.choices

@@ -79,9 +79,9 @@ class StatStore(StorePart):
                 FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
                 WHERE r.live = 1 AND r.human = 1 AND r.value <> 0 AND c.prompt_hash IS NOT NULL
                 AND c.version IS NOT NULL GROUP BY 1, 2, 4)
-            SELECT v.version, count(*) AS prompts, sum(b.liked) AS base_liked, sum(v.liked) AS liked,
-            sum(v.liked > b.liked) AS better, sum(v.liked < b.liked) AS worse
-            FROM votes v JOIN votes b ON b.prompt = v.prompt AND b.version = 0 AND b.base = v.base
+            SELECT v.version, count(*) AS prompts, sum(o.liked) AS base_liked, sum(v.liked) AS liked,
+            sum(v.liked > o.liked) AS better, sum(v.liked < o.liked) AS worse
+            FROM votes v JOIN votes o ON o.prompt = v.prompt AND o.version = 0 AND o.base = v.base
             WHERE v.version > 0
             GROUP BY v.version ORDER BY v.version"""
         )

@@ -60,7 +60,7 @@ class Retrain:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RatingHistory:
     """Live ratings by what becomes of them in a retrain, and what the ones that train are."""
 
     through: int
@@ -128,7 +128,7 @@ def _json(values: Sequence[Any]) -> str:
     return orjson.dumps(sorted(values)).decode()
 
 
-async def _history(reader: Reader, left_out: Sequence[str]) -> History:
+async def _history(reader: Reader, left_out: Sequence[str]) -> RatingHistory:
     newest = await reader.row("SELECT coalesce(max(seq), 0) AS through FROM ratings", ())
     assert newest is not None  # an aggregate always has one
     parameters = {"through": newest["through"], "left_out": _json(left_out)}
@@ -151,7 +151,7 @@ async def _history(reader: Reader, left_out: Sequence[str]) -> History:
     )
     assert row is not None and pairs is not None
     counts = {name: int(row[name]) for name in ("completions", "liked", "disliked", "comments", "corrections", "stars")}
-    return History(
+    return RatingHistory(
         through=newest["through"],
         fates={each["fate"]: each["count"] for each in fates},
         paired=int(pairs["paired"]),
@@ -165,7 +165,7 @@ class RetrainStore(StorePart):
         """The last one there was, under way or over."""
         return _read(await meta.get_meta(self._reader, STATE, None))
 
-    async def history(self, left_out: Sequence[str] = ()) -> History:
+    async def history(self, left_out: Sequence[str] = ()) -> RatingHistory:
         """Count the ratings that a retrain would take if it began now, and those that it would leave out."""
         return await _history(self._reader, left_out)
 
@@ -198,7 +198,7 @@ class RetrainStore(StorePart):
         return int(row["count"])
 
 
-def new_retrain(model: str, weights: str, first_version: int, history: History, left_out: Sequence[str],
+def new_retrain(model: str, weights: str, first_version: int, history: RatingHistory, left_out: Sequence[str],
                 most: int) -> Retrain:  # fmt: skip
     """Plan one; `most`: completions of a round, at most."""
     rounds, size = rounds_of(history.completions, most)

@@ -81,7 +81,7 @@ class Check:
         return {name: value for name, value in asdict(self).items() if value is not None or name == "value"}
 
 
-class Verdict(NamedTuple):
+class GateVerdict(NamedTuple):
     checks: dict[str, Check]
     answers: list[Tokens]  # the candidate's, as the parent was asked; none of one that is not finite
 
@@ -101,7 +101,7 @@ def judge(
     teacher_distance: float = 0.0,
     languages: Sequence[str] = (DEFAULT,),
     tell: Callable[[int], object] = lambda count: None,
-) -> Verdict:
+) -> GateVerdict:
     """Make every check on what the policy wears now, CHECKS of them; `tell` hears how many are done.
 
     `parent_replies` are the parent's answers (`parent_answers`). `lessons` say what was asked for; `held_back` were
@@ -111,7 +111,7 @@ def judge(
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
     if not checks["finite"].ok:
-        return Verdict(checks, [])
+        return GateVerdict(checks, [])
     stop.check()
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
@@ -147,7 +147,7 @@ def judge(
             explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
         checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
     tell(len(checks))
-    return Verdict(checks, candidate)
+    return GateVerdict(checks, candidate)
 
 
 def answer_questions(

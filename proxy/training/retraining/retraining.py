@@ -25,7 +25,7 @@ from proxy.training.cloud_student import CloudStudent
 from proxy.training.retraining.lines import as_foreign
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
-from store.learning.retraining import History, Retrain, new_retrain, rounds_of
+from store.learning.retraining import RatingHistory, Retrain, new_retrain, rounds_of
 from store.learning.samples import SampleRequirements
 from store.records import Run
 from trainer.launch import Seal, out_of_reach
@@ -261,7 +261,7 @@ class Retraining:
         return outcome
 
 
-def _plan_body(weights: str, model: str, history: History, most: int) -> RetrainPlanBody:
+def _plan_body(weights: str, model: str, history: RatingHistory, most: int) -> RetrainPlanBody:
     return {
         "weights": weights,
         "model": model,

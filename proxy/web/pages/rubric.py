@@ -1,7 +1,7 @@
 """A rubric of the user's own: criteria, each with its grades in words, from the worst to the best.
 
 Owns what grades come to: one value, the mean of them all, and a line for each that goes into the rating's comment. So a
-disliked answer is taught by the very words of its grades. Not here: the form (templates), the rating (inbox).
+disliked answer is taught by the very words of its grades. Not here: the markup of the form, the rating (inbox).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
-from proxy.signals.answer_check import AnswerCheck
+from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
@@ -46,7 +46,7 @@ def judging(store: Store, judge: FakeJudge | None, own: OwnSignals | None = None
             Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress())),
             own or OwnSignals(Signals()),
             Hindsight(Judge(**(defaults | settings)), lambda: None),
-            AnswerCheck(Signals(), store),
+            AnswerFlagger(Signals(), store),
         ),
         now=lambda: datetime(2026, 11, 24, 12, 0),
     )

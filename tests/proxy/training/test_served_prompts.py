@@ -73,7 +73,9 @@ async def test_each_prompt_is_rendered_by_the_route_that_it_was_asked_by(proxy: 
     assert [text for text, line in by.items() if "hinted" in line] == ["two"], "praise does not instruct"
     plain = [line for text, line in by.items() if text != "one"]
     assert {line["prompt_tokens"] for line in plain} == {len(chatml("user:x").split())}
-    assert run["neutral"] == {q: {"text": chatml(f"user:{q}"), "ids": None} for q in gate_questions()}
+    assert {q: prompt["text"] for q, prompt in run["neutral"].items()} == {
+        q: chatml(f"user:{q}") for q in gate_questions()
+    }
     asked = dict(ollama.rendered)
     assert asked["/v1/chat/completions"]["max_tokens"] == 1, "should a server answer all the same"
     native = [body for path, body in ollama.rendered if path == "/api/chat" and "options" in body and "think" in body]
