@@ -22,7 +22,7 @@ from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.signals import rules
-from proxy.signals.answer_check import AnswerCheck
+from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
@@ -62,7 +62,7 @@ class Home:
                 Follower(store, AnswerOnScreen(store, redactor, AnswersInProgress())),
                 OwnSignals(Signals()),
                 Hindsight(settings, lambda: None),
-                AnswerCheck(Signals(), store),
+                AnswerFlagger(Signals(), store),
             ),
             now=datetime.now,
         )
