@@ -394,8 +394,9 @@ class LiveVersion:
         return adapter
 
     async def _is_of_another_base(self, version: int, other_version: int) -> bool:
+        """Tell whether the two were trained on different models. The base is the server's own."""
         adapters = [await self._store.versions.get(number) for number in (version, other_version)]
-        return len({adapter.model for adapter in adapters if adapter is not None}) > 1
+        return len({self.model if adapter is None else adapter.model for adapter in adapters}) > 1
 
     async def _other_base(self, version: int) -> str:
         """A remark on a version of another base than the server has; empty for others."""

@@ -190,6 +190,19 @@ async def test_the_old_base_is_served_again_and_its_version_answers_again(proxy:
     assert status >= 400 and "it was trained on other and the server has fake" in body["error"]["message"]
 
 
+async def test_a_version_of_another_base_is_not_tried_where_the_base_answers(
+    proxy: Proxy, versions: list[Path]
+) -> None:
+    await of_another_base(proxy, 12)
+    await proxy.post("/rl/promote/12")
+    assert (await proxy.post("/rl/rollback"))[0] == 200
+    await proxy.stop()
+    proxy.backend.adapters.clear()
+    proxy.backend.refuses_loads = {"fake@v12"}  # the server has the base before again
+    await proxy.start()
+    assert await answered_by(proxy) == "base" and (await proxy.get("/rl/status"))["problem"] is None
+
+
 async def test_a_withdrawn_version_does_not_replace_one_that_rotted(proxy: Proxy, versions: list[Path]) -> None:
     await proxy.post("/rl/promote/1")
     await proxy.post("/rl/promote/2")
