@@ -435,8 +435,7 @@ def open_below(settings: Settings) -> str:
 
 
 def _take_turn(home: Path) -> bool:
-    """Tell whether a panel should open: none is open, and none may still be starting. Two replies can come within that
-    time. The time of this one is noted."""
+    """Tell whether a panel should open, and note the time. Two replies can come while one is still starting."""
     if not home.is_dir():
         return True
     with open(home / LOCK, "a+", encoding="ascii") as lock:

@@ -74,7 +74,7 @@ class AnswerFlagger:
         await self._store.flags.keep(seq, id, reason, file_hash)
 
     async def report(self) -> AnswerCheckReport | None:
-        """None where there is no check."""
+        """Count what the check has seen; None where the user has none."""
         if self._code is None:
             return None
         flagged, unchecked = await self._store.flags.ids(), await self._store.flags.count_unchecked()

@@ -241,7 +241,7 @@ class JudgingLoop:
         Conflict."""
         if not (self._own_signals.on or self._answer_check.on):
             raise Conflict(
-                "There is no code of yours to score with: set signals.module or signals.check, and start rlproxy again."
+                "No code of yours is set, so nothing was scored: set signals.module or signals.check, and start again."
             )
         waiting_count = await self._store.signals.rescore(since) if self._own_signals.on else 0
         waiting_count += await self._store.flags.check_again(since) if self._answer_check.on else 0

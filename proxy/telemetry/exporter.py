@@ -140,13 +140,13 @@ class Exporter:
         return batch
 
     def _send(self, batch: list[EndedRequest | RunTrace]) -> None:
-        """Whatever goes wrong with it costs this batch, and no request."""
+        """Send one batch. A failure loses this batch, and touches no request."""
         is_delivered, reason = False, "the collector did not take them"
         spans: list[Any] = []
         for item in batch:
             try:
                 spans += self._spans_of(item)
-            except Exception:  # of ours, or of the SDK's: it costs this one
+            except Exception:  # a fault here or in the SDK loses this trace alone
                 log.exception("a trace could not be made")
         try:
             is_delivered = not spans or self._to_collector.export(spans).name == "SUCCESS"

@@ -67,8 +67,8 @@ def picture(name: str, draw: random.Random) -> bytes:
     strong, weak = draw.randint(150, 255), (draw.randint(0, 70), draw.randint(0, 70))
     colour = (strong, *weak) if name == "red" else (*weak, strong)
     image = Image.new("RGB", (SIDE, SIDE), colour)
-    grey, left, top = draw.randint(60, 200), draw.randint(0, SIDE - 10), draw.randint(0, SIDE - 10)
-    image.paste((grey, grey, grey), (left, top, left + draw.randint(3, 10), top + draw.randint(3, 10)))
+    grey, x, y = draw.randint(60, 200), draw.randint(0, SIDE - 10), draw.randint(0, SIDE - 10)
+    image.paste((grey, grey, grey), (x, y, x + draw.randint(3, 10), y + draw.randint(3, 10)))
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue()
@@ -134,9 +134,9 @@ def _prepared(processor: Any, name: str, data: bytes) -> tuple[str, list[int], A
     """A picture's colour, its tokens, and its pixels (tiles, 3, side, side)."""
     from PIL import Image
 
-    made = processor(text=["<image>"], images=[[Image.open(io.BytesIO(data))]], add_special_tokens=False,
-                     return_tensors="pt")  # fmt: skip
-    return name, made["input_ids"][0].tolist(), made["pixel_values"][0]
+    inputs = processor(text=["<image>"], images=[[Image.open(io.BytesIO(data))]], add_special_tokens=False,
+                       return_tensors="pt")  # fmt: skip
+    return name, inputs["input_ids"][0].tolist(), inputs["pixel_values"][0]
 
 
 def _batch(processor: Any, rows: Sequence[tuple[str, list[int], Any]], draw: random.Random) -> dict[str, Any]:
@@ -225,22 +225,22 @@ def evaluate(toy: Toy, held_out: Sequence[bytes], adapter: Path | None) -> dict[
     liked: dict[str, list[bool]] = {name: [] for name in NAMES}
     for n, answer in enumerate(toy.answer(talks, adapter, 99)):
         liked[NAMES[n % 2]].append(is_liked(NAMES[n % 2], answer["text"]))
-    named = [NAMES[n % 2] in answer["text"] for n, answer in enumerate(toy.answer(names, adapter, 98))]
+    matches = [NAMES[n % 2] in answer["text"] for n, answer in enumerate(toy.answer(names, adapter, 98))]
     shares = {name: round(sum(rows) / len(rows), 3) for name, rows in liked.items()}
-    return {"liked": round(sum(shares.values()) / 2, 3), **shares, "named": round(sum(named) / len(named), 3)}
+    return {"liked": round(sum(shares.values()) / 2, 3), **shares, "named": round(sum(matches) / len(matches), 3)}
 
 
 def arm(weights: Path, folder: Path, seed: int, rounds: int, *, coin: bool) -> dict[str, Any]:
     """Rounds of ratings and runs; `coin`: the rater takes a tossed coin for the colour."""
     draw = random.Random(seed)
-    shown = [[picture(NAMES[n % 2], draw) for n in range(RATINGS)] for _ in range(rounds)]
+    series = [[picture(NAMES[n % 2], draw) for n in range(RATINGS)] for _ in range(rounds)]
     held_out = [picture(NAMES[n % 2], draw) for n in range(EVALUATED)]
-    toy = Toy(weights, [*itertools.chain(*shown), *held_out])
+    toy = Toy(weights, [*itertools.chain(*series), *held_out])
     points: list[dict[str, Any]] = [{"version": 0, **evaluate(toy, held_out, None)}]
     print(f"seed {seed}{' coin' if coin else ''}: {points[0]}", flush=True)
     runs: list[dict[str, Any]] = []
     adapters: dict[int, Path] = {}
-    for number, pictures in enumerate(shown, 1):
+    for number, pictures in enumerate(series, 1):
         live = max(adapters, default=0)
         chats = [chat_about(data, draw.choice(ASKS_TALK)) for data in pictures]
         answers = toy.answer(chats, adapters.get(live), number)

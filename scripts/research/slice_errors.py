@@ -89,8 +89,8 @@ def main() -> None:
         for noise in NOISE if kind == "word" else (TYPICAL_NOISE,):
             runs = [evaluated(chance, frequencies, kind, noise, noise) for _ in range(options.times)]
             hits = sum(any(feature in each.features for each in slices) for slices in runs)
-            others = sum(any(feature not in each.features for each in slices) for slices in runs)
-            row = {"kind": kind, "noise": noise, **share(hits, options.times), "another_named_beside": others}
+            strangers = sum(any(feature not in each.features for each in slices) for slices in runs)
+            row = {"kind": kind, "noise": noise, **share(hits, options.times), "another_named_beside": strangers}
             figures["named"].append(row)
             print(row, flush=True)
     for worse, better in [(noise, noise) for noise in NOISE] + [(decline, 0.0) for decline in DECLINE]:

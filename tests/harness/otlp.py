@@ -1,6 +1,6 @@
 """A receiver of OTLP over HTTP on loopback: it reads what comes by opentelemetry-proto's own messages.
 
-It stands in for a collector where none is built (`make test-scale` builds a real one). It can refuse, hang or answer
+It takes the place of a collector (`make test-scale` builds a real one). It can refuse, hang or answer
 slowly, as collectors do on bad days.
 """
 

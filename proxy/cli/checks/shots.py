@@ -29,7 +29,7 @@ def base_with_examples(client: HomeClient, model: str, count: int, excluded: Col
     lines = (orjson.loads(line) for line in client.lines("/rl/export?rated=1&turn=main"))
     messages = choose(lines, count, excluded)
     if not messages:
-        raise ChecksError("no answer is liked or corrected yet, so there are no examples to show. Nothing was asked.")
+        raise ChecksError("nothing was asked: no answer is liked or corrected yet, so --examples has none to show.")
     digest = hashlib.sha256(orjson.dumps(messages)).hexdigest()
     return AskedVersion(SHOWN_EXAMPLES, f"{model}@base", f"{model}|examples|{digest}", tuple(messages))
 

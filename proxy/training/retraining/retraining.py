@@ -119,10 +119,10 @@ class Retraining:
         self._events.emit("retrain", event="begun", weights=chosen, ratings=new.ratings)
 
     async def stop(self, actor: str) -> None:
-        """No further round; the versions so far stay. Raises Conflict where none is under way."""
+        """Begin no further round; the versions so far stay. Raises Conflict where none is under way."""
         state = await self._under_way()
         if state is None:
-            raise Conflict("No retrain is under way, so none was stopped.")
+            raise Conflict("No retrain is under way, so nothing was stopped.")
         await self._end(state, f"stopped by {actor}: {await self._outcome(state)}", actor)
 
     async def report(self) -> RetrainBody | None:

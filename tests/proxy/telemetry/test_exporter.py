@@ -1,4 +1,4 @@
-"""What a collector is told of requests and runs, over real sockets; and what it cannot do to them."""
+"""A collector gets traces of requests and runs over real sockets, and cannot delay or fail them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_start_takes_time_and_a_busy_machine_is_said_before_the_first_stage() 
     for event in phases("load", "old"):
         run.add(event)
     assert run.elapsed_s(1015) == 100 + 15
-    assert run.remaining_s(1010) == pytest.approx(32 + 64 + 90 + 4)  # starting is no pace
+    assert run.remaining_s(1010) == pytest.approx(32 + 64 + 90 + 4)  # starting does not set the pace
 
 
 def test_after_a_restart_the_time_counts_on_and_the_pause_is_no_work() -> None:
