@@ -41,9 +41,9 @@ def find_device(framework: str) -> tuple[str, str]:
         from trainer.policy import mlx_policy
 
         return mlx_policy.find_device()
-    from trainer.policy import torch_policy
+    from trainer.policy import torch_load
 
-    return torch_policy.find_device()
+    return torch_load.find_device()
 
 
 def open_policy(
