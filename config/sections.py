@@ -7,7 +7,7 @@ preset (`config.presets`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -120,6 +120,18 @@ def _check_host(url: str) -> None:
 
 
 Url = Annotated[str, AfterValidator(_is_address)]
+DNS: Final = "dns://"  # of a name that stands for several servers, each at http:// and its own address
+
+
+def _is_server_address(url: str) -> str:
+    """An address, or a name of the DNS that several servers have."""
+    if not url.lower().startswith(DNS):
+        return _is_address(url)
+    _is_address("http://" + url[len(DNS) :])
+    return DNS + url[len(DNS) :]
+
+
+ServerUrl = Annotated[str, AfterValidator(_is_server_address)]
 
 
 class Section(BaseModel):
@@ -160,10 +172,10 @@ class ServerSection(Section):
 class BackendSection(Section):
     kind: BackendKind = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
-    url: Url = ""
+    url: ServerUrl = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
-    replicas: tuple[Url, ...] = ()
-    """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
+    replicas: tuple[ServerUrl, ...] = ()
+    """More vLLM servers with the same model; each version goes into all. `dns://NAME:8000` is all that the name has."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None
