@@ -2,7 +2,7 @@
 
 Owns how a version gets into it. Before 0.34.1 that is the model it has and a LoRA, since then a whole model with the
 LoRA in it. The person's own model is never written to, and nothing is removed but what the record in our home names.
-Not here: how files are made (gguf_files), what a Modelfile says (modelfile). Source: its code of August 2026, real ones.
+Not here: how files are made (gguf_files), what a Modelfile says (modelfile). Source: its code of August 2026.
 """
 
 from __future__ import annotations

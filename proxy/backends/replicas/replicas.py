@@ -41,14 +41,17 @@ LEFT: Final = "its name does not have it any more"
 
 
 class Replica:
-    def __init__(self, server: OpenAICompatible) -> None:
+    def __init__(self, server: OpenAICompatible, name: ServerName | None = None) -> None:
+        """`name`: that it was found under; None where its own address is in the settings."""
         self.server = server
+        self.name = name
         self.url = server.url
         self.out_reason: str | None = "it has not answered yet"  # None: it gets requests
         self.looked_at = 0.0
+        self.look: asyncio.Task[None] | None = None  # under way; one that hangs keeps nobody else from being looked at
         self.in_flight = 0
         self.turn = 0  # when it was last asked, as a number
-        self.name: ServerName | None = None  # that it was found under; None: its own address is in the settings
+        self.has_started = False
 
     def leave_out(self, reason: str) -> None:
         if self.out_reason is None:
@@ -143,14 +146,17 @@ class Replicas:
         self._http, self._on_restart = http, on_restart
         for replica in self._all:
             await replica.server.start(http, on_restart)
+            replica.has_started = True
         await self._ask_names()
         await self._look(self._all)
         self._keeper = asyncio.create_task(self._keep(), name="keep-replicas")
 
     async def stop(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        tasks = [task for task in (self._keeper, *(replica.look for replica in self._all)) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         for replica in self._all:
             await replica.server.stop()
 
@@ -167,7 +173,9 @@ class Replicas:
             late = loop.time() - LOOK_UP_S
             if self._names_asked_at < late or self._unknown:
                 await self._ask_names()
-            await self._look([r for r in self._all if r.out_reason is not None or r.looked_at < late])
+            due = (r for r in self._all if r.out_reason is not None or r.looked_at < late)
+            for replica in [r for r in due if r.look is None or r.look.done()]:
+                replica.look = asyncio.create_task(self._look_at(replica), name=f"look-at-{replica.url}")
 
     async def _ask_names(self) -> None:
         """Take in the servers that names have now, and let go of those that they have no more."""
@@ -180,25 +188,20 @@ class Replicas:
                 continue
             self._unknown.pop(name.written, None)
             met = {replica.url for replica in self._all}
-            for url in [url for url in urls if url not in met]:
-                await self._take_in(url, name)
-            for replica in [r for r in self._all if r.name is name and r.url not in urls]:
-                await self._let_go(replica)
-
-    async def _take_in(self, url: str, name: ServerName) -> None:
-        """It gets requests once it has been looked at."""
-        assert self._http is not None and self._on_restart is not None, "started before"
-        replica = Replica(self._make(url))
-        replica.name = name
-        await replica.server.start(self._http, self._on_restart)
-        self._all.append(replica)
-        log.info("replica is new", url=url, name=name.written)
+            self._all += [Replica(self._make(url), name) for url in urls if url not in met]
+            for replica in [r for r in self._all if r.name is name]:
+                if replica.url not in urls:
+                    await self._let_go(replica)
+                elif replica.out_reason == LEFT:
+                    replica.leave_out("its name has it again")
 
     async def _let_go(self, replica: Replica) -> None:
         """No new request for it; it is forgotten when its answers have ended."""
         replica.leave_out(LEFT)
         if not replica.in_flight:
             self._all.remove(replica)
+            if replica.look is not None:
+                replica.look.cancel()
             await replica.server.stop()
             log.info("replica is gone", url=replica.url)
 
@@ -211,6 +214,7 @@ class Replicas:
             return
         replica.looked_at = asyncio.get_running_loop().time()
         try:
+            await self._start(replica)
             lacks = await self._lacks(replica)
             if replica.out_reason is None and not lacks:
                 return
@@ -222,6 +226,13 @@ class Replicas:
             log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
             replica.leave_out(error.message)
+
+    async def _start(self, replica: Replica) -> None:
+        if not replica.has_started:
+            assert self._http is not None and self._on_restart is not None, "started before"
+            await replica.server.start(self._http, self._on_restart)
+            replica.has_started = True
+            log.info("replica is new", url=replica.url)
 
     async def _lacks(self, replica: Replica) -> set[str]:
         """Versions that it has to be given. Raises BackendBroke where it serves another model."""

@@ -20,7 +20,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
-from tests.proxy.backends.replicas.test_replicas import answered_anywhere, said_at_last, state
+from tests.proxy.backends.replicas.test_replicas import answered_anywhere, said_at_last, state, until
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1", "127.0.0.2", "127.0.0.3", "::1"])
 
@@ -105,6 +105,10 @@ async def test_one_that_goes_ends_its_answers_and_gets_no_more(
     for _ in range(6):
         assert await answered_anywhere(named) == "v1"
     assert len(fakes[1].requests) == count
+    records.known = HERE[:2]  # it comes back before it has gone
+    await said_at_last(named, "2 of 2")
+    records.known = HERE[:1]
+    await said_at_last(named, "does not have it any more")
     fakes[1].hold.set()
     assert {response.status for response in await asyncio.gather(*asked)} == {200}
     await said_at_last(named, "1 of 1 replicas answer")
@@ -120,6 +124,28 @@ async def test_a_dns_that_fails_sends_nobody_away(named: Proxy, fakes: list[Fake
     assert await answered_anywhere(named) == "v1"
     records.known = HERE
     await said_at_last(named, "3 of 3")
+
+
+async def test_one_that_hangs_keeps_nobody_from_being_looked_at(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    fakes[2].hold_lists.clear()
+    records.known = HERE
+    await said_at_last(named, "of 3 replicas")
+    fakes[1].adapters.clear()  # restarted: its next look gives it back
+    await until(lambda: set(fakes[1].adapters) == {f"fake@v1-{named.mark}"})
+    fakes[2].hold_lists.set()
+    await said_at_last(named, "3 of 3")
+
+
+async def test_one_that_is_no_model_server_is_left_out(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    fakes[2].mood = "error"
+    fakes[2].model = "other"
+    records.known = HERE
+    assert "serves other" in await said_at_last(named, "2 of 3")
+    assert await answered_anywhere(named) == "v1"
 
 
 async def test_one_of_another_address_with_nobody_behind_it_is_left_out(
