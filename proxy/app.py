@@ -33,6 +33,7 @@ from proxy.training import relocation
 from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.web import error_middleware
+from proxy.web.draining import DRAINING, Draining
 from proxy.web.handlers import Handlers
 from proxy.web.pages import INDEX_EVERY_S
 from proxy.web.route_table import ROUTES
@@ -66,7 +67,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app[security.LOCAL] = wiring.services.keys.local
     app[security.BUSY] = wiring.guard.busy
     app[TASKS] = wiring.services.tasks
+    app[DRAINING] = Draining()
     app.on_response_prepare.append(security.contain)
+    app.on_response_prepare.append(app[DRAINING].close_connection)
     if settings.server.origins:
         app.on_response_prepare.append(wiring.guard.cors)
     wiring.add_routes(app)

@@ -27,6 +27,7 @@ from proxy.signals.bodies import SignalBody
 from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.versions.what_changed import changes_body, pair_body, shown_pairs
+from proxy.web.draining import DRAINING
 from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,
@@ -55,6 +56,7 @@ log = structlog.get_logger()
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
 PAGE = 50
+STOPPING_AGAIN_S = 5
 
 
 class Control:
@@ -83,6 +85,10 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
+        if request.app[DRAINING].has_begun:
+            raise BackendDown(
+                "rlproxy is stopping and takes nobody new; ask another one.", retry_after=STOPPING_AGAIN_S
+            )
         reason = f"{self._admission.closed}; requests wait." if self._admission.closed else await self._looking.result()
         if reason is not None:
             raise BackendDown(reason)

@@ -47,6 +47,8 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}  # mlx's -> torch's
 
 
 class MlxPolicy:
+    interpolates = True
+
     def __init__(
         self, weights: Path, preset: Preset, *, parent: Path | None, seed: int, server_format: ServerFormat = "peft"
     ) -> None:

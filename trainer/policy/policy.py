@@ -61,6 +61,7 @@ class Policy(Protocol):
     tokenizer: Any
     words: int  # ids that its table of embeddings has; those of pictures' pieces are past them
     leans: bool  # it has `middle` and `leaning`: its middle layer is known
+    interpolates: bool  # it goes on from any adapter that it is told to wear, also one halfway between two
     budget: Budget  # how much goes through the model at once; the loop lowers it when memory runs out
 
     def see(self, album: Album) -> str | None:

@@ -66,6 +66,8 @@ TRAINED = "default"  # PEFT's name for the adapter in training
 
 
 class TorchPolicy:
+    interpolates = True
+
     def __init__(
         self,
         weights: Path,

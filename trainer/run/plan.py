@@ -19,7 +19,7 @@ from config.presets import Preset
 from trainer import objectives
 from trainer.formats.model_info import Profile
 from trainer.io.progress import Progress
-from trainer.io.run_folder import RunSpec
+from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import leaning, teacher, trajectories
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import Lessons
@@ -73,6 +73,17 @@ def for_model(plan: Plan, spec: RunSpec, profile: Profile, progress: Progress) -
     for name, choice in choices.items():
         progress.choice(name, *choice)
     return replace(plan, preset=preset)
+
+
+def for_tinker(plan: Plan, progress: Progress) -> Plan:
+    """With what can be done by log-probs of tokens alone: no distribution teaches, and none is held."""
+    if plan.preset.objective not in ("mis-po", "mis-po-tokens"):
+        raise RunError(
+            f"train.overrides.objective is {plan.preset.objective!r}; at a Tinker server there is mis-po: leave it out."
+        )
+    reason = "a Tinker server tells log-probs of tokens, so comments and corrections teach nothing there"
+    progress.choice("objective", "mis-po-tokens", reason)
+    return plan.with_preset(objective="mis-po-tokens", credit=1.0)
 
 
 # --- 3. the samples ----------------------------------------------------------------------------------------------
@@ -215,6 +226,15 @@ def for_lessons(
     return plan
 
 
+def careful_rate(plan: Plan, progress: Progress) -> Plan:
+    """For a policy that cannot go back on its way: with steps as small as that way would have been short."""
+    rate = plan.preset.learning_rate * reach.rate_share(plan.preset, plan.evidence)
+    if rate == plan.preset.learning_rate:
+        return plan
+    progress.choice("learning_rate", float(f"{rate:.3g}"), f"a smaller step: {plan.weak_reason}")
+    return plan.with_preset(learning_rate=rate)
+
+
 def fit_rate(plan: Plan, lessons: Sequence[Lesson], progress: Progress) -> Plan:
     """With the rate that this mixture of ratings and teachers bears. A teacher says more a token, and so does a rating
     that went by token. Where those are mostly likes, less is left to change: what is liked is what it says already."""
@@ -252,6 +272,8 @@ def move_bound(plan: Plan, preset: Preset, teaching: Sequence[Lesson], model: Ru
     if any(lesson.taught for lesson in teaching):
         return None
     credited = goes_by_token(teaching)
+    if not model.policy.interpolates:
+        return None  # it cannot go back, so it takes smaller steps (careful_rate)
     replies = model.parent_replies if plan.evidence < 1 and not credited else ()
     most = plan.bounds.base_nll_rise
     return reach.move_bound(preset, plan.evidence, credited=credited, most=most, replies=replies)
