@@ -479,12 +479,10 @@ class TorchPolicy:
         both, parts, n = [*prompts, *prompts], [Part(len(prompts), seed)] * 2, len(prompts)
         with self.wearing(other) if other else contextlib.nullcontext():
             names = [self.model.active_adapter if other else BASE] * n + [TRAINED] * n
-            try:
-                with mixed(self.model, names):
-                    replies = self._replies.draw(both, parts, max_tokens, temperature)
+            # peft mixes no DoRA, and no layer that does not see a row of the batch as a row.
+            with contextlib.suppress(ValueError), mixed(self.model, names):
+                replies = self._replies.draw(both, parts, max_tokens, temperature)
                 return BothReplies(replies[:n], replies[n:])
-            except ValueError:  # peft mixes no DoRA, and no layer that does not see a row of the batch as a row
-                pass
         return both_apart(self, prompts, other, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, folder: Path) -> None:
