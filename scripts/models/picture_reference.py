@@ -6,8 +6,9 @@ Owns the prompt's ids in both ways that servers write them. Nothing of the train
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ class PictureReference:
 
             with peft_on_transformers():
                 self.causal = PeftModel.from_pretrained(self.causal, str(adapter)).eval()
+
+    @contextlib.contextmanager
+    def resizing_by(self, resampling: int | None) -> Iterator[None]:
+        """Inside it pictures are resized by this filter of Pillow's; None: by the processor's own."""
+        images = self.processor.image_processor
+        own = images.resample
+        images.resample = own if resampling is None else resampling
+        try:
+            yield
+        finally:
+            images.resample = own
 
     def inputs(self, pictures: Sequence[bytes], text: str, *, bare: bool = False) -> dict[str, Any]:
         """A question about pictures, as the processor writes it; `bare`: only the pictures' own tokens in their places,

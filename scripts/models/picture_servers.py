@@ -41,6 +41,7 @@ LOOSE: Final = {
     "gate__max_looping": 100, "gate__min_length_ratio": 0.0, "gate__max_length_ratio": 100.0,
     "gate__repetition_rise": 100.0, "gate__min_entropy_ratio": 0.0, "gate__more_refusals": 100,
 }  # fmt: skip
+RESAMPLINGS: Final = {"": None, ", bicubic": 3}  # the processor's own filter, and Pillow's number of another
 RUN_S: Final = 600.0
 ENDED: Final = ("done", "rejected", "failed", "empty")
 LLAMA: Final = {
@@ -88,13 +89,19 @@ def write_ggufs(model: Path, folder: Path) -> tuple[Path, Path]:
     return files
 
 
+def write_presets(model: Path, folder: Path, name: str) -> Path:
+    """A router's presets with this model and its mmproj. Raises RuntimeError where llama.cpp does not convert it."""
+    base, mmproj = write_ggufs(model, folder)
+    presets = folder / "presets.ini"
+    common = "\n".join(f"{option} = {value}" for option, value in LLAMA.items())
+    presets.write_text(f"[*]\n{common}\n\n[{name}]\nmodel = {base}\nmmproj = {mmproj}\n")
+    return presets
+
+
 @contextlib.asynccontextmanager
 async def llama_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """rlproxy with these settings before a router with a model and its mmproj; each version is a section beside it."""
-    base, mmproj = await asyncio.to_thread(write_ggufs, model, folder)
-    presets, port = folder / "presets.ini", llamacpp.free_port()
-    common = "\n".join(f"{name} = {value}" for name, value in LLAMA.items())
-    presets.write_text(f"[*]\n{common}\n\n[{SERVED}]\nmodel = {base}\nmmproj = {mmproj}\n")
+    presets, port = await asyncio.to_thread(write_presets, model, folder, SERVED), llamacpp.free_port()
     options = ["--models-preset", str(presets), "--models-max", "3", "--offline"]
     with llamacpp.started([*options, "--host", "127.0.0.1", "--port", str(port)], folder / "server.log", port) as url:
         proxy = proxy_before(
@@ -119,20 +126,22 @@ async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: An
 
 
 async def look(proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool) -> dict[str, Any]:
-    """Nats between the server's log-probs and the reference's: the most of all tokens, by kind of picture."""
-    gaps: dict[str, Any] = {}
+    """Nats between the server's log-probs and the reference's: the most of all tokens, by kind of picture and by the
+    filter with which the reference resizes."""
+    gaps: dict[str, float] = {}
     for name, striped in (("one colour", False), ("with an edge", True)):
-        most = 0.0
         for seed, colour in enumerate((RED, BLUE, GREY)):
             data, text = picture(colour, side, striped=striped), f"which {seed}?"
             answer = await ask(proxy, data, text, pin, logprobs=True, top_logprobs=1, seed=seed)
-            prompt = reference.inputs([data], text, bare=bare)
-            if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
-                raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
             entries = answer["choices"][0]["logprobs"]["content"]
-            values = reference.log_probs(prompt, [entry["id"] for entry in entries])
-            most = max(most, *(abs(entry["logprob"] - value) for entry, value in zip(entries, values, strict=True)))
-        gaps[name] = round(most, 6)
+            for how, resampling in RESAMPLINGS.items():
+                with reference.resizing_by(resampling):
+                    prompt = reference.inputs([data], text, bare=bare)
+                if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
+                    raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
+                values = reference.log_probs(prompt, [entry["id"] for entry in entries])
+                gap = max(abs(entry["logprob"] - value) for entry, value in zip(entries, values, strict=True))
+                gaps[name + how] = max(gaps.get(name + how, 0.0), round(gap, 6))
     return gaps
 
 
