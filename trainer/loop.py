@@ -260,7 +260,10 @@ def _heed_ratings(run: RunContext, plan: Plan, model: RunModel, read: RunSamples
     checks = ratings.judge(judged, model.template, plan.bounds, model.policy.picture_features)
     run.record(gate={name: check.json() for name, check in checks.items()})
     run.progress.event("gate", checks=run.result["gate"])
-    return planning.for_ratings(plan, read.training, checks, run.progress)
+    plan = planning.for_ratings(plan, read.training, checks, run.progress)
+    if ratings.go_by_pictures(judged, model.template, model.policy.picture_features):
+        plan = planning.for_pictures(plan, run.progress)
+    return plan
 
 
 # --- lessons ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ ARMS: Final[dict[str, dict[str, bool]]] = {
     "person, pictures unseen by the check": {"unseen": True},
     "program": {"human": False},
 }
-NAMED_CHOICES: Final = ("critic", "reach", "way", "learning_rate")
+NAMED_CHOICES: Final = ("critic", "credit", "pushed", "reach", "way", "learning_rate")
 EVALUATED: Final = 60  # held-out pictures, each with another shade and another block
 REPLY_TOKENS: Final = 16
 

@@ -19,7 +19,7 @@ class PictureReference:
 
         self.processor: Any = AutoProcessor.from_pretrained(model)
         self.causal: Any = AutoModelForImageTextToText.from_pretrained(model).eval()
-        self._replaced = next(id for id in self.processor.image_token_ids if id is not None)
+        self.replaced = next(id for id in self.processor.image_token_ids if id is not None)
         if adapter is not None:
             from peft import PeftModel
 
@@ -63,7 +63,7 @@ class PictureReference:
             ids += self.processor.tokenizer(words, add_special_tokens=False)["input_ids"]
         inputs["input_ids"] = torch.tensor([ids])
         if "token_type_ids" in inputs:
-            inputs["token_type_ids"] = (inputs["input_ids"] == self._replaced).long()
+            inputs["token_type_ids"] = (inputs["input_ids"] == self.replaced).long()
         return inputs
 
     def log_probs(self, prompt: dict[str, Any], reply: Sequence[int]) -> list[float]:

@@ -53,15 +53,27 @@ def chance(
     good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
     if len(rewards) < FEW or bound < permutation_test.smallest_p(rewards):
         return Check(None, bound, True, f"skipped: {good} good and {bad} bad ratings are too few to tell from chance")
-    pictures = _pictures_of(samples, features)
-    rated = [
+    p = permutation_test.p_value(_rated_replies(samples, template, features))
+    return Check(round(p, 6), bound, p <= bound, f"{good} good and {bad} bad ratings")
+
+
+def go_by_pictures(samples: Sequence[Sample], template: Template, features: PictureFeatures) -> bool:
+    """Tell whether what people like depends on the picture that is answered, more than on replies by themselves."""
+    samples = [sample for sample in samples if sample.opinion]
+    if not any(newest_pictures(sample.messages) for sample in samples) or not contrast(samples).ok:
+        return False
+    return permutation_test.goes_by_pictures(_rated_replies(samples, template, features))
+
+
+def _rated_replies(
+    samples: Sequence[Sample], template: Template, features: PictureFeatures | None
+) -> list[RatedReply]:
+    return [
         RatedReply(
             template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward, picture
         )
-        for s, picture in zip(samples, pictures, strict=True)
+        for s, picture in zip(samples, _pictures_of(samples, features), strict=True)
     ]
-    p = permutation_test.p_value(rated)
-    return Check(round(p, 6), bound, p <= bound, f"{good} good and {bad} bad ratings")
 
 
 def _pictures_of(samples: Sequence[Sample], features: PictureFeatures | None) -> list[Floats | None]:

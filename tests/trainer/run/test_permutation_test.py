@@ -99,6 +99,14 @@ def test_a_taste_that_depends_on_the_picture_is_no_chance_beside_it():
     assert sum(p_value(replies) <= 0.02 for replies in alone) <= 1
 
 
+def test_it_is_told_whether_what_is_liked_depends_on_the_picture():
+    by_picture = [of_pictures(asks_back_about_dogs, seed=seed) for seed in range(8)]
+    by_itself = [of_pictures(lambda text, kind: text.endswith("?"), seed=seed) for seed in range(8)]
+    assert all(map(permutation_test.goes_by_pictures, by_picture))
+    assert not any(map(permutation_test.goes_by_pictures, by_itself))
+    assert not permutation_test.goes_by_pictures(replies(lambda text, words, ended: ended)), "to no picture"
+
+
 def test_random_ratings_are_let_through_beside_pictures_as_often_as_the_bound_says():
     rng = random.Random(2)
     low = sum(p_value(of_pictures(lambda *_: rng.random() < 0.3, count=32, seed=n)) <= 0.1 for n in range(100))

@@ -105,6 +105,10 @@ def test_ratings_of_answers_about_pictures_are_looked_at_beside_them(template):
     check = ratings.judge(rated, template, Bounds(), features)["chance"]
     assert check.value <= 0.01 and asked == [["cat", "dog"]], "each picture once, and none that is not answered"
     assert ratings.judge(rated, template, Bounds())["chance"].value > 0.05
+    assert ratings.go_by_pictures(rated, template, features)
+    short = [replace(one, reward=1.0 if len(one.tokens.reply) < 22 else -1.0) for one in rated]
+    assert not ratings.go_by_pictures(short, template, features)
+    assert not ratings.go_by_pictures([replace(one, messages=()) for one in rated], template, features)
 
 
 def test_labels_of_a_judge_are_weighed_like_ratings(template):
