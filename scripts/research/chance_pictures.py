@@ -38,7 +38,6 @@ class Answer:
 # Of tastes for nothing the value is a share of likes, drawn for each answer.
 TASTES: Final[dict[str, Callable[[Answer], bool | float]]] = {
     "polite where red, blunt where blue": lambda answer: is_liked(answer.colour, answer.text),
-    "short where red, long where blue": lambda answer: (answer.reply.tokens < 8) == (answer.colour == "red"),
     "polite, whatever the picture": lambda answer: answer.text.strip() in POLITE,
     "not blunt, whatever the picture": lambda answer: answer.text.strip() not in BLUNT,
     "red pictures, whatever the answer": lambda answer: answer.colour == "red",
