@@ -57,6 +57,10 @@ def main() -> None:
     arguments = parser.parse_args()
     permutation_test.SHUFFLES = 999
     report: dict[str, Any] = {"circumstances": circumstances(), "shuffles": permutation_test.SHUFFLES, "rows": []}
+    for count in (64, 192):
+        for name, likes in SUMS.items():
+            report["rows"].append(row(sums, name, likes, count, arguments.draws))
+            OUT.write_text(json.dumps(report, indent=1) + "\n")
     replies = pool(Chat(weights.resolve(None).path, threads=1))
 
     def from_pool(rng: random.Random, count: int) -> list[Asked]:
@@ -65,12 +69,10 @@ def main() -> None:
             for said in draw(replies, rng, count)
         ]
 
-    for source, tastes, counts in ((from_pool, TASTES, (32, 64, 120)), (sums, SUMS, (64, 192))):
-        for count in counts:
-            for name, likes in tastes.items():
-                draws = arguments.draws * (5 if name.startswith("none") else 1)
-                report["rows"].append(row(source, name, likes, count, draws))
-                OUT.write_text(json.dumps(report, indent=1) + "\n")
+    for count in (32, 64, 120):
+        for name, likes in TASTES.items():
+            report["rows"].append(row(from_pool, name, likes, count, arguments.draws))
+            OUT.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def sums(rng: random.Random, count: int) -> list[Asked]:
@@ -95,7 +97,8 @@ def row(
     count: int,
     draws: int,
 ) -> dict[str, Any]:
-    """Shares of draws whose p is at most each bound, by both ways of looking."""
+    """Shares of draws whose p is at most each bound, by both ways of looking; five times the draws at random."""
+    draws *= 5 if name.startswith("none") else 1
     p_values: dict[str, list[float]] = {"with questions": [], "replies alone": []}
     for number in range(draws):
         rng = random.Random(f"{name} {number}")

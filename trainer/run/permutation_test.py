@@ -22,7 +22,6 @@ from config.languages import split_words
 Floats = NDArray[np.float64]
 
 SHUFFLES = 9999  # p is known to 0.001 near 0.01, in some 50 ms
-FEW_SHUFFLES = 499  # tell a mean and a deviation
 LOOKS = 5  # of a reply by itself; each comes once more beside pictures
 FEWEST_PICTURES = 16  # replies that answer one; fewer say nothing about what looks good beside which picture
 LIST_LINE = re.compile(r"^[^\S\n]*(?:(?:[-*•]|\d+[.)]) |[・、]|\d+[．、])", re.M)
@@ -49,37 +48,22 @@ def p_value(replies: Sequence[RatedReply], seed: int = 0) -> float:
 
 def p_value_by(kernels: Sequence[Floats], values: Sequence[float], seed: int = 0) -> float:
     """The same of these looks, (n, n) each, and these ratings."""
-    orders = _orders(values, SHUFFLES, seed)
+    rewards = np.array(values)
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permuted(np.tile(rewards - rewards.mean(), (SHUFFLES, 1)), axis=1)  # (S, n)
+    orders = np.vstack([rewards - rewards.mean(), shuffled])  # the given order is one of them
     best = np.ones(len(orders))
     for kernel in kernels:
-        alike = _alike(kernel, orders)
+        alike = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
         ranks = np.searchsorted(np.sort(alike), alike, side="left")  # ties count as at least as good
         best = np.minimum(best, 1 - ranks / len(alike))
     return float((best <= best[0]).mean())
 
 
-def goes_by_pictures(replies: Sequence[RatedReply], seed: int = 0) -> bool:
-    """Tell whether the ratings go best with a look of the replies beside their pictures: what is liked depends on
-    what is answered. By how many deviations a look is above those of shuffles."""
-    looks = kernels(replies)
-    orders = _orders([reply.reward for reply in replies], FEW_SHUFFLES, seed)
-    alike = [_alike(kernel, orders) for kernel in looks]
-    heights = [float((row[0] - row[1:].mean()) / (row[1:].std() or 1.0)) for row in alike]
-    return max(heights[LOOKS:], default=-math.inf) > max(heights[:LOOKS])
-
-
-def _orders(values: Sequence[float], shuffles: int, seed: int) -> Floats:
-    """(S + 1, n) the ratings, centred: as given, and dealt out anew."""
-    rewards = np.array(values)
-    rng = np.random.default_rng(seed)
-    shuffled = rng.permuted(np.tile(rewards - rewards.mean(), (shuffles, 1)), axis=1)
-    return np.vstack([rewards - rewards.mean(), shuffled])
-
-
-def _alike(kernel: Floats, orders: Floats) -> Floats:
-    """(S + 1,) how alike equally rated replies are in each order."""
-    alike: Floats = np.round(np.einsum("sn,nm,sm->s", orders, kernel, orders, optimize=True), 9)
-    return alike
+def p_value_beside_pictures(replies: Sequence[RatedReply], seed: int = 0) -> float:
+    """The same of the looks beside pictures alone; 1 where too few replies answer one. What is liked whatever the
+    picture, and pictures that are liked whatever the reply, do not lower it: the features of both are centred."""
+    return p_value_by(kernels(replies)[LOOKS:], [reply.reward for reply in replies], seed)
 
 
 def smallest_p(rewards: Sequence[float]) -> float:

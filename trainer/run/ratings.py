@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import newest_pictures
 from trainer.lessons.samples import Sample
-from trainer.run import permutation_test
+from trainer.run import permutation_test, reach
 from trainer.run.gate import Bounds, Check
 from trainer.run.permutation_test import Floats, RatedReply
 
@@ -58,11 +58,11 @@ def chance(
 
 
 def go_by_pictures(samples: Sequence[Sample], template: Template, features: PictureFeatures) -> bool:
-    """Tell whether what people like depends on the picture that is answered, more than on replies by themselves."""
+    """Tell whether what people like depends plainly on the picture that is answered."""
     samples = [sample for sample in samples if sample.opinion]
     if not any(newest_pictures(sample.messages) for sample in samples) or not contrast(samples).ok:
         return False
-    return permutation_test.goes_by_pictures(_rated_replies(samples, template, features))
+    return permutation_test.p_value_beside_pictures(_rated_replies(samples, template, features)) <= reach.PLAIN
 
 
 def _rated_replies(
