@@ -37,9 +37,7 @@ from trainer.lessons.line_members import has_pictures
 from trainer.lessons.samples import Sample, UnusableSample
 from trainer.lessons.scoring import Scorer
 from trainer.pictures import files
-from trainer.pictures.album import NO_PICTURES, Album
-from trainer.pictures.files import BadPicture
-from trainer.pictures.processor import PictureProcessor
+from trainer.pictures.album import Album, open_album
 from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
 from trainer.policy.tinker_client import TinkerServer
@@ -214,16 +212,9 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
 
 def _album(run: RunContext, policy: Policy, weights: Path) -> Album:
     """The pictures of this run's prompts, as this model reads them; why it does not, where it cannot."""
-    pictures = files.read(run.folder, run.seal)
-    if not pictures:
-        return NO_PICTURES
-    try:
-        album = Album(pictures, PictureProcessor(weights), first_id=policy.words)
-        album.number_all()
-    except BadPicture as error:
-        album = Album(pictures, refusal=str(error))
-    if album.refusal is None and album.numbered:
-        album.refusal = policy.see(album)
+    album = open_album(files.read(run.folder, run.seal), weights, policy.words, policy.see)
+    if not len(album):
+        return album
     reason = "each read once by the frozen vision part, whose rows are those of the model's own forward pass"
     run.progress.choice("pictures", 0 if album.refusal else len(album.numbered), album.refusal or reason)
     return album
@@ -277,10 +268,13 @@ def _heed_ratings(run: RunContext, plan: Plan, model: RunModel, read: RunSamples
     if trajectories.are_episodes(read.training):  # a program's rewards are not a taste: groups compare them
         return plan
     judged = [s for s in read.usable if not s.is_held_back or s.version == run.spec.parent]
-    checks = ratings.judge(judged, model.template, plan.bounds)
+    checks = ratings.judge(judged, model.template, plan.bounds, model.policy.picture_features)
     run.record(gate={name: check.json() for name, check in checks.items()})
     run.progress.event("gate", checks=run.result["gate"])
-    return planning.for_ratings(plan, read.training, checks, run.progress)
+    plan = planning.for_ratings(plan, read.training, checks, run.progress)
+    if ratings.go_by_pictures(judged, model.template, model.policy.picture_features):
+        plan = planning.for_pictures(plan, run.progress)
+    return plan
 
 
 # --- lessons ------------------------------------------------------------------------------------------------------

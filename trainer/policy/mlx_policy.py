@@ -78,6 +78,9 @@ class MlxPolicy:
     def see(self, album: Album) -> str | None:
         return "runs on MLX train on text alone"
 
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        raise AssertionError("a sample has a picture, and runs on MLX train on text alone")
+
     # --- which adapter the model wears ---
 
     def _start(self, preset: Preset, parent: Path | None, seed: int) -> dict[str, Any]:

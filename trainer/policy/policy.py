@@ -67,6 +67,9 @@ class Policy(Protocol):
     def see(self, album: Album) -> str | None:
         """Read these pictures from here on, where a sequence has their ids; why it cannot, or None."""
 
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """(n, H) what the part that sees gives for each of these pictures of the album, its pieces averaged."""
+
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
 

@@ -145,6 +145,10 @@ class TorchPolicy:
         with torch.inference_mode():
             return self._pictures.refusal(lambda sequence: self._hidden(pack([sequence])))
 
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        assert self._pictures is not None, "a sample has a picture, and none were read"
+        return self._pictures.means(names)
+
     # --- which adapter the model wears ---
 
     def _with_adapter(self, causal: Any, preset: Preset, parent: Path | None) -> Any:

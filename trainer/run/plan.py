@@ -200,6 +200,18 @@ def for_ratings(plan: Plan, samples: Sequence[Sample], checks: Mapping[str, Chec
     return plan.with_preset(w_rl=weight)
 
 
+def for_pictures(plan: Plan, progress: Progress) -> Plan:
+    """With all tokens of a reply pushed alike, where what is liked depends on the picture that is answered."""
+    if plan.preset.credit == 1 or plan.weak_reason is not None:
+        return plan
+    reason = (
+        "what is liked depends on the picture that is answered, so no one direction points to it: all tokens of a reply "
+        "are pushed alike"
+    )
+    progress.choice("credit", 1.0, reason)
+    return plan.with_preset(credit=1.0)
+
+
 # --- 5. the lessons ----------------------------------------------------------------------------------------------
 
 
