@@ -1,6 +1,6 @@
 """Replies of a model: one batch, and the next token of each row drawn by the seed of its part.
 
-Owns the batch and the draw. transformers draws a whole batch from one stream of random numbers, so a row's reply would
+Owns the batch and the draw. transformers draws a whole batch from one stream of random numbers. So a row's reply would
 depend on the rows beside it. Here each part of a batch has a stream of its own: several batches become one, and each
 says what it says alone. Not here: which adapter the model wears (torch_policy), where a reply ends (eos).
 """

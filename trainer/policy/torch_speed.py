@@ -34,8 +34,8 @@ def measure() -> Speed:
 
 
 class ProductSpeed(NamedTuple):
-    """Operations a second of one thread. A processor may know bfloat16 and multiply slower in it: AVX-512's alone was
-    at 0.62 of float32 on one Xeon, and at twice float32 on an EPYC; AMX is at four times."""
+    """Operations a second of one thread. A processor may know bfloat16 and multiply slower in it. AVX-512's
+    alone was at 0.62 of float32 on one Xeon, and at twice float32 on an EPYC. AMX is at four times."""
 
     float32: float
     bfloat16: float
