@@ -206,8 +206,8 @@ class Backend(Protocol):
         """Return when it can be asked, wait a while for one that is starting; raises BackendDown."""
 
     def address(self, model: str, conversation: Conversation | None = None) -> Address:
-        """For the model itself and every name that was loaded. A conversation stays where it was read before, unless that
-        server is busier than others. Raises BackendDown."""
+        """For the model itself and every name that was loaded. A conversation stays where it was read before, unless
+        that server is busier than others. Raises BackendDown."""
 
     def addresses(self, model: str) -> Sequence[Address]:
         """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""
