@@ -35,6 +35,7 @@ from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
 from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
+from trainer.policy.autoscale import ALL_LINEAR
 from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pack, pad
 from trainer.policy.policy import (
@@ -190,16 +191,10 @@ class TorchPolicy:
     def _layers(self, causal: Any, setting: str) -> str | list[str]:
         head = causal.get_output_embeddings()
         linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
-        layers, reason = autoscale.trained_layers(linears, setting, self._profile)
-        layers, left_out = autoscale.worn_layers(layers, self._config, self._server_format)
-        self.choices.append(("layers", autoscale.last_names(layers), reason))
-        if left_out:
-            self.choices.append(("layers left out", autoscale.last_names(left_out), autoscale.NOT_WORN))
-        if len(layers) == len(linears) and not self._profile.mixture:
-            return "all-linear"
-        names = autoscale.short_names(layers, linears)
+        targets, choices = autoscale.targets(linears, setting, self._profile, self._config, self._server_format)
+        self.choices += choices
         # From the layers on: then the same names are found in the part and in the whole model.
-        return [name.removeprefix("model.") for name in names] if self._is_part else names
+        return [t.removeprefix("model.") for t in targets] if self._is_part and targets != ALL_LINEAR else targets
 
     @property
     def _key_mapping(self) -> dict[str, Any]:

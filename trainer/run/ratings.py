@@ -65,9 +65,7 @@ def go_by_pictures(samples: Sequence[Sample], template: Template, features: Pict
     return permutation_test.p_value_beside_pictures(_rated_replies(samples, template, features)) <= reach.PLAIN
 
 
-def _rated_replies(
-    samples: Sequence[Sample], template: Template, features: PictureFeatures | None
-) -> list[RatedReply]:
+def _rated_replies(samples: Sequence[Sample], template: Template, features: PictureFeatures | None) -> list[RatedReply]:
     return [
         RatedReply(
             template.text(s.tokens.reply), len(s.tokens.reply), s.tokens.reply[-1] == template.end, s.reward, picture
