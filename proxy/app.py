@@ -15,6 +15,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.draining import DRAINING, Draining
 from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS
 from proxy.access.roles import Rule
 from proxy.backends.base import Backend
@@ -33,7 +34,6 @@ from proxy.training import relocation
 from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.web import error_middleware
-from proxy.web.draining import DRAINING, Draining
 from proxy.web.handlers import Handlers
 from proxy.web.pages import INDEX_EVERY_S
 from proxy.web.route_table import ROUTES

@@ -27,6 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.draining import DRAINING
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
@@ -37,7 +38,6 @@ from proxy.core.start_errors import Listening, make_home
 from proxy.core.terminal import escape_controls, styled
 from proxy.relay.exchange import CLIENT_ERRORS
 from proxy.web import starting
-from proxy.web.draining import DRAINING
 from proxy.web.status import reachable
 from store.errors import MissingExtra
 from store.file.db_key import Secret, find

@@ -14,6 +14,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from proxy.access.draining import DRAINING
 from proxy.access.pace import PacedStream
 from proxy.access.security import actor_of, require_admin
 from proxy.core import sse
@@ -27,7 +28,6 @@ from proxy.signals.bodies import SignalBody
 from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.versions.what_changed import changes_body, pair_body, shown_pairs
-from proxy.web.draining import DRAINING
 from proxy.web.error_middleware import Handler
 from proxy.web.openapi.responses import (
     AdapterBody,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from proxy.web.draining import DRAINING
+from proxy.access.draining import DRAINING
 from scripts.harness.in_process import Proxy
 
 
