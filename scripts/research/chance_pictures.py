@@ -82,7 +82,12 @@ def answers_of(folder: Path) -> list[Answer]:
 
 
 def row(
-    answers: Sequence[Answer], name: str, likes: Callable[[Answer], bool | float], count: int, mistakes: float, draws: int
+    answers: Sequence[Answer],
+    name: str,
+    likes: Callable[[Answer], bool | float],
+    count: int,
+    mistakes: float,
+    draws: int,
 ) -> dict[str, Any]:
     """Shares of draws whose p is at most each bound: with pictures, and by replies alone."""
     p_values: dict[str, list[float]] = {"with pictures": [], "replies alone": []}

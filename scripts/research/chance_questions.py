@@ -39,10 +39,12 @@ TASTES: Final[dict[str, Callable[[Asked], bool | float]]] = {
     "ends by itself": lambda asked: asked[1].ended,
     'has the word "you"': lambda asked: " you" in asked[1].text.lower(),
     "has no list": lambda asked: not permutation_test.LIST_LINE.search(asked[1].text),
-    "several lines where why or how, else one": lambda asked: ("\n" in asked[1].text)
-    == asked[0].lower().startswith(CAUSES),
-    'the word "you" where why or how, else none': lambda asked: (" you" in asked[1].text.lower())
-    == asked[0].lower().startswith(CAUSES),
+    "several lines where why or how, else one": lambda asked: (
+        ("\n" in asked[1].text) == asked[0].lower().startswith(CAUSES)
+    ),
+    'the word "you" where why or how, else none': lambda asked: (
+        (" you" in asked[1].text.lower()) == asked[0].lower().startswith(CAUSES)
+    ),
     "none: a fair coin": lambda asked: 0.5,
 }
 SUMS: Final[dict[str, Callable[[Asked], bool | float]]] = {
