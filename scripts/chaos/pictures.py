@@ -128,7 +128,7 @@ class Attack:
 
 
 def message_in(content: bytes) -> str:
-    """What an error's body says, in any dialect."""
+    """The message of an error's body, in any dialect."""
     with contextlib.suppress(ValueError, AttributeError):
         error = json.loads(content).get("error")
         return str(error.get("message") if isinstance(error, dict) else error)

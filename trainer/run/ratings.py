@@ -46,8 +46,8 @@ def contrast(samples: Sequence[Sample]) -> Check:
 def chance(
     samples: Sequence[Sample], template: Template, bounds: Bounds, features: PictureFeatures | None = None
 ) -> Check:
-    """How often ratings drawn at random would go with the looks of these replies as closely as these do. Each look is of
-    a reply by itself, and beside the pictures that it answers."""
+    """How often ratings drawn at random would go with the looks of these replies as closely as these do. Each look is
+    of a reply by itself, and beside the pictures that it answers."""
     rewards = [s.reward for s in samples]
     bound = bounds.max_chance
     good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
