@@ -1,6 +1,6 @@
 """Would the check for chance see more of a taste that depends on the question, if it looked at questions, too?
 
-    python -m scripts.research.chance_questions [--draws 60]
+    python -m scripts.research.evidence.questions [--draws 60]
 
 For replies to text alone. The looks of a run are compared with these and five more: each times how alike the questions'
 words are. Tastes are applied to the replies of the pool (reply_pool) and to sums whose answers are drawn here. No run

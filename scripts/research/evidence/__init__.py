@@ -1,0 +1,1 @@
+"""What ratings show beside what was asked, and not in replies alone."""
