@@ -1,1 +1,1 @@
-"""What ratings show beside what was asked, and not in replies alone."""
+"""Ratings that show a taste beside what was asked, and not in replies alone."""
