@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from store.captured import completions
 from store.captured.completions import CompletionStore
@@ -22,7 +23,7 @@ from store.captured.sizes import SizeStore
 from store.captured.stats import StatStore
 from store.copies import backup
 from store.copies.export import TransferStore
-from store.errors import StoreError
+from store.errors import MissingExtra, StoreError
 from store.file import conversion, driver, integrity, schema, tombstones, torn_log
 from store.file.db_key import Secret
 from store.file.integrity import Integrity
@@ -54,9 +55,18 @@ from store.learning.versions import VersionStore
 
 class Store:
     def __init__(
-        self, home: Path, lock: Lock, integrity: Integrity, writer: Writer, reader: Reader, secret: Secret | None
+        self,
+        home: Path,
+        lock: Lock,
+        integrity: Integrity,
+        writer: Writer,
+        reader: Reader,
+        secret: Secret | None,
+        *,
+        is_shared: bool = False,
     ) -> None:
         self.encrypted = secret is not None
+        self.is_shared = is_shared  # with other relays, on PostgreSQL
         self.integrity = integrity
         self._lock = lock
         self._writer = writer
@@ -94,7 +104,8 @@ class Store:
         self.keys = KeyStore(reader, writer, home)
         self.meta = MetaStore(reader, writer)
         # Safety
-        self.erasure = ErasureStore(reader, writer, home, secret)  # as it was given: each copy has a salt of its own
+        # The key as it was given: each copy has a salt of its own.
+        self.erasure = ErasureStore(reader, writer, home, secret, is_shared=is_shared)
 
         loop = asyncio.get_running_loop()
 
@@ -105,13 +116,19 @@ class Store:
         integrity.listen(changed)
 
     @classmethod
-    async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda text: None) -> Store:
+    async def open(
+        cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda text: None, url: str = ""
+    ) -> Store:
         """Take the home folder, bring its database up to date and end what was left pending.
+
+        With `url` the database is PostgreSQL's there, which other relays may use, too; the folder is this relay's own.
 
         After a stop that was not clean the file is checked: one that is small at once, another while it is used.
         With `db_key` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
         StoreError: also where there is a key and the database is in the clear, or the other way round.
         """
+        if url:
+            return await cls._open_shared(home, url)
         lock, integrity, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
         writer = Writer(connection, integrity)
         try:
@@ -123,6 +140,20 @@ class Store:
             lock.release()
             raise
 
+    @classmethod
+    async def _open_shared(cls, home: Path, url: str) -> Store:
+        postgres = shared_package()
+        lock, connection = await asyncio.to_thread(_take_shared, home, url)
+        integrity = Integrity(home / schema.NAME)  # the server checks its own files
+        writer = postgres.writer.PostgresWriter(connection, url, integrity)
+        try:
+            reader = await postgres.reader.PostgresReader.connect(url)
+            return cls(home, lock, integrity, writer, reader, None, is_shared=True)
+        except BaseException:
+            await writer.stop()
+            lock.release()
+            raise
+
     async def close(self) -> None:
         """Write what is queued, then let go of the folder."""
         if self._closed:
@@ -130,7 +161,8 @@ class Store:
         self._closed = True
         if self.integrity.state == "sound":
             with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
-                await self._writer.submit(lambda db: set_meta(db, schema.CLEAN, True))
+                if not self.is_shared:
+                    await self._writer.submit(lambda db: set_meta(db, schema.CLEAN, True))
             self.integrity.close()
             await self._reader.close()
             await self._writer.stop()
@@ -208,6 +240,45 @@ def _take(
             raise
         conversion.wipe_journal(path)
         return lock, file_integrity, db, secret
+    except BaseException:
+        lock.release()
+        raise
+
+
+def shared_package() -> Any:
+    """`store.postgres`, which needs a package of its own. Raises MissingExtra."""
+    try:
+        import store.postgres.connection
+        import store.postgres.reader
+        import store.postgres.schema
+        import store.postgres.server
+        import store.postgres.writer
+    except ImportError:
+        raise MissingExtra(
+            "store.url is set and psycopg is not installed: `pip install 'rlproxy[postgres]'`; nothing was changed."
+        ) from None
+    return store.postgres
+
+
+def _take_shared(home: Path, url: str) -> tuple[Lock, Any]:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    postgres = shared_package()
+    lock = Lock(home)
+    try:
+        db = postgres.connection.PostgresConnection(url)
+        try:
+            postgres.schema.migrate(db)
+            with db:
+                db.execute("BEGIN IMMEDIATE")
+                completions.recover(db)
+            _revoke(db, home)
+        except BaseException:
+            db.close()
+            raise
+        return lock, db
+    except driver.errors() as error:
+        lock.release()
+        raise postgres.server.not_opened(url, error) from error
     except BaseException:
         lock.release()
         raise

@@ -1,0 +1,109 @@
+"""Connections that read from PostgreSQL, in the form of the store's reader.
+
+What was awaited before is seen: a commit is known to all connections. Not here: SQL (translation), values (values).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import aiosqlite
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from store.file.reader import Reader
+from store.postgres import server
+from store.postgres.translation import translate
+from store.postgres.values import adapt, make_rows
+
+CONNECTIONS: Final = 4
+WAIT_S: Final = 5.0  # for a connection
+_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_Connection = psycopg.AsyncConnection[Any]
+
+
+class PostgresReader(Reader):
+    def __init__(self, url: str, pool: AsyncConnectionPool[_Connection]) -> None:
+        self._url = url
+        self._pool = pool
+
+    @classmethod
+    async def connect(cls, url: str) -> PostgresReader:
+        """Raises StoreAway."""
+        pool: AsyncConnectionPool[_Connection] = AsyncConnectionPool(
+            server.address(url),
+            min_size=1,
+            max_size=CONNECTIONS,
+            timeout=WAIT_S,
+            open=False,
+            configure=_configure,
+            kwargs={"autocommit": True, "cursor_factory": psycopg.AsyncRawCursor, "row_factory": make_rows},
+            name="rlproxy-reader",
+        )
+        await pool.open()
+        return cls(url, pool)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def rows(self, sql: str, parameters: Any = ()) -> list[Any]:
+        """Raises StoreAway. One that meets a connection of before the server's restart is asked once more."""
+        try:
+            try:
+                return await self._rows(sql, parameters)
+            except psycopg.Error as error:
+                if not server.is_away(error) or isinstance(error, PoolTimeout):
+                    raise
+                return await self._rows(sql, parameters)
+        except psycopg.Error as error:
+            if server.is_away(error):
+                raise server.away(self._url, error) from error
+            raise
+
+    async def _rows(self, sql: str, parameters: Any) -> list[Any]:
+        async with self._pool.connection() as connection:
+            return await _fetch(connection, sql, parameters)
+
+    async def row(self, sql: str, parameters: Any = ()) -> Any:
+        return next(iter(await self.rows(sql, parameters)), None)
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[aiosqlite.Connection]:
+        """Several queries that see the database at one moment. Raises StoreAway."""
+        try:
+            async with self._pool.connection() as connection:
+                await connection.execute(_SNAPSHOT)
+                try:
+                    yield cast(aiosqlite.Connection, _Snapshot(connection))
+                finally:
+                    with contextlib.suppress(psycopg.Error):
+                        await connection.execute("ROLLBACK")
+        except psycopg.Error as error:
+            if server.is_away(error):
+                raise server.away(self._url, error) from error
+            raise
+
+
+class _Snapshot:
+    """The calls of aiosqlite's connection that the store's queries use."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    async def execute_fetchall(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        return await _fetch(self._connection, sql, parameters)
+
+
+async def _fetch(connection: _Connection, sql: str, parameters: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+    statement = translate(sql)
+    cursor = connection.cursor()
+    values = statement.values(parameters)
+    await cursor.execute(statement.text_for(values), values, binary=True)
+    return await cursor.fetchall()
+
+
+async def _configure(connection: _Connection) -> None:
+    adapt(connection)
+    await connection.execute(server.SESSION)
