@@ -130,7 +130,7 @@ async def serving(
         PlaceSettings(train.where, train.where_python, train.where_weights, train.where_options, train.where_takes_keys)
     )
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home, secret, structlog.get_logger().info)
+    store = await Store.open(settings.home, secret, structlog.get_logger().info, settings.store.address)
     opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys.all()))

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from store.captured import completions
 from store.captured.completions import CompletionStore
@@ -52,6 +52,9 @@ from store.learning.signals import SignalStore
 from store.learning.unlearning import RebuildStore
 from store.learning.versions import VersionStore
 
+if TYPE_CHECKING:
+    from store.postgres.sharing import Sharing
+
 
 class Store:
     def __init__(
@@ -62,11 +65,10 @@ class Store:
         writer: Writer,
         reader: Reader,
         secret: Secret | None,
-        *,
-        is_shared: bool = False,
+        sharing: Sharing | None = None,
     ) -> None:
         self.encrypted = secret is not None
-        self.is_shared = is_shared  # with other relays, on PostgreSQL
+        self.sharing = sharing  # with other relays, on PostgreSQL
         self.integrity = integrity
         self._lock = lock
         self._writer = writer
@@ -75,7 +77,7 @@ class Store:
         self._checked, self._damaged = asyncio.Event(), asyncio.Event()
         self.room = writer.room  # returns once the disk has caught up enough for more to be asked of it
         # Captured
-        self.completions = CompletionStore(reader, writer)
+        self.completions = CompletionStore(reader, writer) if sharing is None else sharing.completions
         self.answers = AnswerStore(reader, writer)
         self.inbox = InboxStore(reader, writer)
         self.images = ImageStore(reader, writer)
@@ -84,7 +86,7 @@ class Store:
         self.stats = StatStore(reader, writer)
         self.transfer = TransferStore(reader, writer)
         # Learning
-        self.ratings = RatingStore(reader, writer)
+        self.ratings = RatingStore(reader, writer) if sharing is None else sharing.ratings
         self.opinions = OpinionStore(reader, writer)
         self.lessons = LessonStore(reader, writer)
         self.guesses = GuessStore(reader, writer)
@@ -105,7 +107,7 @@ class Store:
         self.meta = MetaStore(reader, writer)
         # Safety
         # The key as it was given: each copy has a salt of its own.
-        self.erasure = ErasureStore(reader, writer, home, secret, is_shared=is_shared)
+        self.erasure = ErasureStore(reader, writer, home, secret, is_shared=sharing is not None)
 
         loop = asyncio.get_running_loop()
 
@@ -142,17 +144,11 @@ class Store:
 
     @classmethod
     async def _open_shared(cls, home: Path, url: str) -> Store:
-        postgres = shared_package()
-        lock, connection = await asyncio.to_thread(_take_shared, home, url)
+        sharing = sharing_module()
+        lock, connection, spool, relay = await asyncio.to_thread(_take_shared, home, url)
         integrity = Integrity(home / schema.NAME)  # the server checks its own files
-        writer = postgres.writer.PostgresWriter(connection, url, integrity)
-        try:
-            reader = await postgres.reader.PostgresReader.connect(url)
-            return cls(home, lock, integrity, writer, reader, None, is_shared=True)
-        except BaseException:
-            await writer.stop()
-            lock.release()
-            raise
+        shared = await sharing.connect(connection, url, integrity, spool, relay)
+        return cls(home, lock, integrity, shared.writer, shared.reader, None, shared)
 
     async def close(self) -> None:
         """Write what is queued, then let go of the folder."""
@@ -161,9 +157,11 @@ class Store:
         self._closed = True
         if self.integrity.state == "sound":
             with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
-                if not self.is_shared:
+                if self.sharing is None:
                     await self._writer.submit(lambda db: set_meta(db, schema.CLEAN, True))
             self.integrity.close()
+            if self.sharing is not None:
+                await self.sharing.close()
             await self._reader.close()
             await self._writer.stop()
         else:  # the last one to close may only read, so that the log stays where it is
@@ -245,40 +243,29 @@ def _take(
         raise
 
 
-def shared_package() -> Any:
-    """`store.postgres`, which needs a package of its own. Raises MissingExtra."""
+def sharing_module() -> Any:
+    """`store.postgres.sharing`, which needs a package of its own. Raises MissingExtra."""
     try:
-        import store.postgres.connection
-        import store.postgres.reader
-        import store.postgres.schema
-        import store.postgres.server
-        import store.postgres.writer
+        from store.postgres import sharing
     except ImportError:
         raise MissingExtra(
             "store.url is set and psycopg is not installed: `pip install 'rlproxy[postgres]'`; nothing was changed."
         ) from None
-    return store.postgres
+    return sharing
 
 
-def _take_shared(home: Path, url: str) -> tuple[Lock, Any]:
+def _take_shared(home: Path, url: str) -> tuple[Lock, Any, Any, str]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    postgres = shared_package()
+    sharing = sharing_module()
     lock = Lock(home)
     try:
-        db = postgres.connection.PostgresConnection(url)
+        connection, spool, relay = sharing.take(home, url)
         try:
-            postgres.schema.migrate(db)
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                completions.recover(db)
-            _revoke(db, home)
+            _revoke(connection, home)
         except BaseException:
-            db.close()
+            connection.close()
             raise
-        return lock, db
-    except driver.errors() as error:
-        lock.release()
-        raise postgres.server.not_opened(url, error) from error
+        return lock, connection, spool, relay
     except BaseException:
         lock.release()
         raise

@@ -6,6 +6,9 @@ got lost is asked for by its number, so that nobody hears "not stored" of what w
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -19,6 +22,7 @@ from store.postgres.translation import translate
 WRITERS: Final = 7_205_759_403  # the advisory lock that each writing transaction takes: one at a time, as with SQLite
 _BEGIN: Final = f"BEGIN; SELECT pg_advisory_xact_lock({WRITERS}), pg_current_xact_id()::text"
 _OUTCOME: Final = "SELECT pg_xact_status($1::text::xid8) AS outcome"
+RETRY_S: Final = 1.0
 OUTCOME_S: Final = 2.0  # that a commit's outcome is asked for
 _CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
 
@@ -49,6 +53,8 @@ class PostgresConnection:
         self._url = url
         self._connection = server.connect(url)
         self._number: str | None = None  # of the transaction under way
+        self._retry_at = 0.0  # monotonic: before that nobody waits for a connection once more
+        self._start_s: float | None = None  # monotonic, of the transaction under way
         self.total_changes = 0  # rows
 
     @property
@@ -70,7 +76,14 @@ class PostgresConnection:
     def _begin(self) -> None:
         """A transaction, alone among all that write. One message to the server and back."""
         if self._connection.closed:
-            self._reconnect()
+            if time.monotonic() < self._retry_at:
+                raise psycopg.OperationalError("it could not be reached a moment ago")
+            try:
+                self._reconnect()
+            except psycopg.Error:
+                self._retry_at = time.monotonic() + RETRY_S
+                raise
+        self._start_s = time.monotonic()
         cursor = self._connection.execute(_BEGIN)
         cursor.nextset()
         row = cursor.fetchone()
@@ -80,6 +93,7 @@ class PostgresConnection:
     def _commit(self) -> None:
         """Returns once it is on the server's disk. Raises psycopg.Error where it is not, or where nobody can tell."""
         number, self._number = self._number, None
+        self._start_s = time.monotonic()
         try:
             self._connection.execute("COMMIT")
         except psycopg.Error as error:
@@ -130,6 +144,19 @@ class PostgresConnection:
         cursor.executemany(statement.text, rows)
         self.total_changes += max(0, cursor.rowcount)
         return PostgresResult([], cursor.rowcount)
+
+    def end_hung(self, seconds: float) -> bool:
+        """Break the connection, from another thread, where a transaction takes longer; whether it was."""
+        start_s = self._start_s
+        if start_s is None or time.monotonic() - start_s < seconds or not self.in_transaction:
+            return False
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self._connection.fileno())) as link,
+        ):
+            link.shutdown(socket.SHUT_RDWR)
+        self._start_s = None
+        return True
 
     def run_script(self, script: str) -> None:
         """Statements without parameters, as a file has them."""

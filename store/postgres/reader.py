@@ -5,8 +5,10 @@ What was awaited before is seen: a commit is known to all connections. Not here:
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 import aiosqlite
@@ -19,7 +21,9 @@ from store.postgres.translation import translate
 from store.postgres.values import adapt, make_rows
 
 CONNECTIONS: Final = 4
-WAIT_S: Final = 5.0  # for a connection
+WAIT_S: Final = 2.0  # for a connection
+READ_S: Final = 30.0  # for an answer, after which the server counts as away
+AWAY_S: Final = 1.0  # after a query has met nobody, others do not wait to find out the same
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _Connection = psycopg.AsyncConnection[Any]
 
@@ -28,6 +32,8 @@ class PostgresReader(Reader):
     def __init__(self, url: str, pool: AsyncConnectionPool[_Connection]) -> None:
         self._url = url
         self._pool = pool
+        self._away_until = 0.0  # monotonic
+        self.is_known_away: Callable[[], bool] = lambda: False  # by who listens to the server
 
     @classmethod
     async def connect(cls, url: str) -> PostgresReader:
@@ -50,20 +56,16 @@ class PostgresReader(Reader):
 
     async def rows(self, sql: str, parameters: Any = ()) -> list[Any]:
         """Raises StoreAway. One that meets a connection of before the server's restart is asked once more."""
-        try:
+        with self._noting_absence():
             try:
                 return await self._rows(sql, parameters)
             except psycopg.Error as error:
                 if not server.is_away(error) or isinstance(error, PoolTimeout):
                     raise
                 return await self._rows(sql, parameters)
-        except psycopg.Error as error:
-            if server.is_away(error):
-                raise server.away(self._url, error) from error
-            raise
 
     async def _rows(self, sql: str, parameters: Any) -> list[Any]:
-        async with self._pool.connection() as connection:
+        async with asyncio.timeout(READ_S), self._pool.connection() as connection:
             return await _fetch(connection, sql, parameters)
 
     async def row(self, sql: str, parameters: Any = ()) -> Any:
@@ -72,7 +74,7 @@ class PostgresReader(Reader):
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[aiosqlite.Connection]:
         """Several queries that see the database at one moment. Raises StoreAway."""
-        try:
+        with self._noting_absence():
             async with self._pool.connection() as connection:
                 await connection.execute(_SNAPSHOT)
                 try:
@@ -80,8 +82,17 @@ class PostgresReader(Reader):
                 finally:
                     with contextlib.suppress(psycopg.Error):
                         await connection.execute("ROLLBACK")
-        except psycopg.Error as error:
-            if server.is_away(error):
+
+    @contextlib.contextmanager
+    def _noting_absence(self) -> Iterator[None]:
+        """Raises StoreAway where the server is, and at once where it was a moment ago."""
+        if self.is_known_away() or time.monotonic() < self._away_until:
+            raise server.away(self._url, TimeoutError("it did not answer a moment ago"))
+        try:
+            yield
+        except (psycopg.Error, TimeoutError) as error:
+            if isinstance(error, TimeoutError) or server.is_away(error):
+                self._away_until = time.monotonic() + AWAY_S
                 raise server.away(self._url, error) from error
             raise
 

@@ -17,8 +17,8 @@ from store.postgres import values
 
 SCHEMA: Final = "rlproxy"  # ours in the database, beside whatever else there is
 CONNECT_S: Final = 3
-LOCK_S: Final = 20  # for the one lock that all writers take: longer than the longest transaction of another relay
-IDLE_S: Final = 10  # after which the server ends a transaction that nobody goes on with, as of a relay that is frozen
+LOCK_S: Final = 10  # for the one lock that all writers take: longer than the longest transaction of another relay
+IDLE_S: Final = 8  # after which the server ends a transaction that nobody goes on with, as of a relay that is frozen
 _OPTIONS: Final = {
     "application_name": "rlproxy",
     "connect_timeout": CONNECT_S,

@@ -6,8 +6,11 @@ read, decide, and write, whatever another relay does, and `seq` is the order of 
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from typing import cast
+from typing import Final, cast
+
+import structlog
 
 from store.file.integrity import Integrity
 from store.file.page_gaps import Gaps
@@ -15,12 +18,24 @@ from store.file.writer import Writer
 from store.postgres import server
 from store.postgres.connection import PostgresConnection
 
+log = structlog.get_logger()
+
+HUNG_S: Final = 15.0  # of a transaction; longer than it waits for another relay's
+
 
 class PostgresWriter(Writer):
     def __init__(self, connection: PostgresConnection, url: str, integrity: Integrity) -> None:
         """Takes the connection over; it is closed by `stop`."""
         self._url = url
+        self._postgres = connection
         super().__init__(cast(sqlite3.Connection, connection), integrity)
+
+    async def end_hung(self) -> None:
+        """For ever: break a connection that answers no more, as of a server that is frozen. The thread goes on."""
+        while True:
+            await asyncio.sleep(1.0)
+            if self._postgres.end_hung(HUNG_S):
+                log.warning("the database has not answered in time; its connection is given up", seconds=HUNG_S)
 
     async def empty_log(self) -> bool:
         """Do nothing: PostgreSQL empties its log itself."""
