@@ -1,4 +1,4 @@
-"""Several relays on one database: what one captures the other rates, one learns, all follow, and none needs it to answer."""
+"""Several relays on one database: one captures, another rates, one learns, all follow, and none needs it to answer."""
 
 from __future__ import annotations
 

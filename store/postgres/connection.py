@@ -56,6 +56,7 @@ class PostgresConnection:
         self._retry_at = 0.0  # monotonic: before that nobody waits for a connection once more
         self._start_s: float | None = None  # monotonic, of the transaction under way
         self.total_changes = 0  # rows
+        self.commit_s = 0.0  # monotonic, when the newest commit succeeded
 
     @property
     def in_transaction(self) -> bool:
@@ -104,6 +105,7 @@ class PostgresConnection:
                 raise server.OutcomeUnknown(str(error)) from error
             if outcome != "committed":
                 raise
+        self.commit_s = time.monotonic()
 
     def _outcome(self, number: str) -> str | None:
         """Tell what became of a transaction; None where the server cannot be asked."""

@@ -40,7 +40,7 @@ class Following:
         self._leads = asyncio.Event()
         self._follows = asyncio.Event()
         self._follows.set()
-        self.is_away = False  # the database, since the last look
+        self.away_since: float | None = None  # monotonic, of the database; None: it is there
         self._holds_lock = False
 
     @property
@@ -66,14 +66,14 @@ class Following:
             try:
                 async with await self._connect() as connection:
                     await connection.execute(f"LISTEN {CHANNEL}".encode())
-                    self.is_away = False
+                    self.away_since = None
                     yield EVERYTHING
                     async for topics in self._listen(connection):
                         yield topics
             except (psycopg.Error, OSError, TimeoutError) as error:
-                if not self.is_away:
+                if self.away_since is None:
+                    self.away_since = time.monotonic()
                     log.warning("the database is away", reason=" ".join(str(error).split())[:200])
-                self.is_away = True
             finally:
                 self._lose()
             await asyncio.sleep(RETRY_S)

@@ -32,7 +32,8 @@ class PostgresReader(Reader):
     def __init__(self, url: str, pool: AsyncConnectionPool[_Connection]) -> None:
         self._url = url
         self._pool = pool
-        self._away_until = 0.0  # monotonic
+        self._failure_s = -AWAY_S  # monotonic, when the server was last not there
+        self.commit_s: Callable[[], float] = lambda: 0.0  # monotonic, when something was last written
         self.is_known_away: Callable[[], bool] = lambda: False  # by who listens to the server
 
     @classmethod
@@ -86,13 +87,14 @@ class PostgresReader(Reader):
     @contextlib.contextmanager
     def _noting_absence(self) -> Iterator[None]:
         """Raises StoreAway where the server is, and at once where it was a moment ago."""
-        if self.is_known_away() or time.monotonic() < self._away_until:
+        was_away = time.monotonic() - self._failure_s < AWAY_S and self.commit_s() < self._failure_s
+        if was_away or self.is_known_away():
             raise server.away(self._url, TimeoutError("it did not answer a moment ago"))
         try:
             yield
         except (psycopg.Error, TimeoutError) as error:
             if isinstance(error, TimeoutError) or server.is_away(error):
-                self._away_until = time.monotonic() + AWAY_S
+                self._failure_s = time.monotonic()
                 raise server.away(self._url, error) from error
             raise
 

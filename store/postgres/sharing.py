@@ -17,7 +17,7 @@ import psycopg
 from store.errors import StoreError
 from store.file.integrity import Integrity
 from store.learning.ratings import RatingStore
-from store.postgres import relays, schema, server
+from store.postgres import migration, relays, schema, server
 from store.postgres.captures import SharedCompletionStore
 from store.postgres.connection import PostgresConnection
 from store.postgres.following import Following
@@ -37,6 +37,11 @@ def take(home: Path, url: str) -> tuple[PostgresConnection, Spool, str]:
         raise server.not_opened(url, error) from error
     try:
         schema.migrate(db)
+        if migration.unfinished(db):
+            raise StoreError(
+                "A migration into this database has not come to its end: run the same `rlproxy migrate` again. Nothing "
+                "was changed."
+            )
         with db:
             db.execute("BEGIN IMMEDIATE")
             relays.note_seen(db, relay)
@@ -69,7 +74,14 @@ class Sharing:
         self.relay = relay
         self.completions = SharedCompletionStore(reader, writer, spool, relay)
         self.ratings = SharedRatingStore(reader, writer, self.completions)
-        reader.is_known_away = lambda: following.is_away
+        reader.is_known_away = lambda: self.is_away
+        reader.commit_s = lambda: writer.commit_s
+
+    @property
+    def is_away(self) -> bool:
+        """Tell whether the database was not there when it was last looked for, or written to."""
+        since = self.following.away_since
+        return since is not None and since > self.writer.commit_s
 
     @property
     def spooled(self) -> int:
@@ -88,7 +100,7 @@ class Sharing:
 
     async def close(self) -> None:
         """Let another relay learn at once."""
-        if self.following.leads and not self.following.is_away:
+        if self.following.leads and not self.is_away:
             with contextlib.suppress(StoreError):
                 await self.writer.submit(lambda db: relays.resign(db, self.relay))
         await self.completions.spool.close()

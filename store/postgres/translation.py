@@ -27,7 +27,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
     (re.compile(r"\s+INDEXED BY \w+"), ""),  # PostgreSQL has no hints
     (re.compile(r"(?:(?<=[\s(,])|^)\+(?=[A-Za-z_])"), ""),  # a hint, too: not by this column's index
     (re.compile(r"\bsqlite_sequence\b"), "counters"),
-    (re.compile(r"(?<![$\w])user(?!\w)"), '"user"'),  # a word of the language
+    (re.compile(r"(?<![$\w\"])user(?![\w\"])"), '"user"'),  # a word of the language
     # Beside a parameter, in the form that an index serves.
     (
         re.compile(r"(\w+(?:\.\"?\w+\"?)?|\"user\") IS (\$\d+)"),

@@ -30,6 +30,11 @@ class PostgresWriter(Writer):
         self._postgres = connection
         super().__init__(cast(sqlite3.Connection, connection), integrity)
 
+    @property
+    def commit_s(self) -> float:
+        """When the newest commit succeeded, by the monotonic clock."""
+        return self._postgres.commit_s
+
     async def end_hung(self) -> None:
         """For ever: break a connection that answers no more, as of a server that is frozen. The thread goes on."""
         while True:
