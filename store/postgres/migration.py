@@ -226,8 +226,8 @@ def _pages(
     order = ", ".join(keys)
     condition = f" AND key NOT IN ({', '.join(repr(key) for key in ENGINE_VALUES)})" if table.name == "meta" else ""
     while True:
-        where = "1 = 1" if position is None else f"({order}) > ({', '.join('?' * len(keys))})"
-        sql = f"SELECT {columns}, {order} FROM {table.name} WHERE {where}{condition} ORDER BY {order} LIMIT {BATCH}"  # noqa: S608
+        bound = "1 = 1" if position is None else f"({order}) > ({', '.join('?' * len(keys))})"
+        sql = f"SELECT {columns}, {order} FROM {table.name} WHERE {bound}{condition} ORDER BY {order} LIMIT {BATCH}"  # noqa: S608
         rows = [tuple(row) for row in db.execute(sql, position or ())]
         if not rows:
             return
