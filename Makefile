@@ -95,11 +95,13 @@ test-platforms: setup
 	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
 
 # Nor this: runs that train over ssh (a real sshd on loopback, where there is one), as jobs of a real Ray from PyPI, in a
-# fake Slurm, and by several processes; a real OpenTelemetry collector, where there is Go to build it: half an hour.
+# fake Slurm, by several processes, and at a Tinker server with the real client; a real OpenTelemetry collector, and helm,
+# kubeconform and compose on deploy/, where there is Go to build them: an hour the first time.
 test-scale: setup
 	@scripts/harness_env ray > /dev/null
-	@if command -v go > /dev/null; then scripts/setup_otelcol > /dev/null; fi
-	@$(PY) -m pytest -m scale -n 0 tests/trainer tests/proxy/telemetry tests/test_elsewhere.py
+	@if command -v go > /dev/null; then scripts/setup_otelcol > /dev/null; scripts/setup_deploy_tools > /dev/null; fi
+	@$(PY) -m pytest -m scale -n 0 tests/trainer tests/proxy/telemetry tests/test_elsewhere.py tests/test_deploy_tools.py
+	@"$$(scripts/setup_tinker)" -m pytest -m scale -n 0 -p no:unraisableexception tests/trainer/policy/test_tinker_policy.py tests/trainer/places/test_tinker_service.py tests/test_tinker.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.
 test-trl: setup

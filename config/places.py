@@ -1,4 +1,5 @@
-"""Places where runs train, as a person writes them: "local", "ssh://me@host:2222/folder", "slurm", "ray://head".
+"""Places where runs train, as a person writes them: "local", "ssh://me@host:2222/folder", "slurm", "ray://head",
+"tinker://host".
 
 Owns what such a text means. Not here: what a place does (trainer.places).
 """
@@ -10,7 +11,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-HOW: Final = 'write "local", "ssh://[user@]host[:port][/folder]", "slurm[:///folder]" or "ray://host[:port][/folder]"'
+HOW: Final = (
+    'write "local", "ssh://[user@]host[:port][/folder]", "slurm[:///folder]", "ray://host[:port][/folder]" or '
+    '"tinker://host[:port][/path]"'
+)
+TINKER: Final = {"tinker": "https", "tinker+http": "http"}  # by the scheme of its address
 RAY_PORT: Final = 8265  # of the dashboard, where jobs are submitted
 
 # Of train.where_options, by what Ray's jobs call them.
@@ -26,11 +31,12 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9a-f:]+(%[A-Za-z0-9]+
 class PlaceAddress(NamedTuple):
     """`folder` is empty where the place's own default counts."""
 
-    kind: Literal["local", "ssh", "slurm", "ray"]
+    kind: Literal["local", "ssh", "slurm", "ray", "tinker"]
     host: str = ""
     user: str = ""
     port: int = 0  # 0: as ssh's own configuration says
     folder: str = ""
+    url: str = ""  # of a Tinker server
 
 
 def parse(text: str) -> PlaceAddress:
@@ -40,7 +46,7 @@ def parse(text: str) -> PlaceAddress:
     if text == "slurm":
         return PlaceAddress("slurm")
     parts = urlsplit(text)
-    if parts.scheme not in ("ssh", "slurm", "ray") or parts.query or parts.fragment or parts.password:
+    if parts.scheme not in ("ssh", "slurm", "ray", *TINKER) or parts.query or parts.fragment or parts.password:
         raise ValueError(f"{text!r} is not a place: {HOW}")
     folder = unquote(parts.path).rstrip("/")
     if any(not character.isprintable() for character in folder):
@@ -56,6 +62,12 @@ def parse(text: str) -> PlaceAddress:
         port = parts.port or 0
     except ValueError:
         raise ValueError(f"the port of {text!r} is not a number from 1 to 65535") from None
+    if parts.scheme in TINKER:
+        if user:
+            raise ValueError(f"{text!r} names a user, and a Tinker server has keys: {HOW}")
+        return PlaceAddress(
+            "tinker", host, port=port, url=f"{TINKER[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}"
+        )
     if parts.scheme == "ray":
         if user:
             raise ValueError(f"{text!r} names a user, and Ray has none: {HOW}")

@@ -7,13 +7,14 @@ preset (`config.presets`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
+from config.networks import HeaderName, Network
 from config.places import parse as parse_place
 from config.places import ray_resources
 from config.re2_patterns import TextPattern
@@ -120,6 +121,18 @@ def _check_host(url: str) -> None:
 
 
 Url = Annotated[str, AfterValidator(_is_address)]
+DNS: Final = "dns://"  # of a name that stands for several servers, each at http:// and its own address
+
+
+def _is_server_address(url: str) -> str:
+    """An address, or a name of the DNS that several servers have."""
+    if not url.lower().startswith(DNS):
+        return _is_address(url)
+    _is_address("http://" + url[len(DNS) :])
+    return DNS + url[len(DNS) :]
+
+
+ServerUrl = Annotated[str, AfterValidator(_is_server_address)]
 
 
 class Section(BaseModel):
@@ -155,15 +168,23 @@ class ServerSection(Section):
     """Bytes of request bodies, and of what is kept of answers, in memory at once; three quarters may be one key's."""
     slow_client_s: float = Field(default=30.0, gt=0)
     """Seconds in which a client must send a KiB each of its body, else 408; in twice that it must read as much."""
+    drain_s: float = Field(default=0.0, ge=0, le=3600)
+    """Seconds after SIGTERM in which it answers on while `/readyz` says 503, so that a balancer sends nobody here."""
+    stop_s: float = Field(default=30.0, gt=0, le=3600)
+    """Seconds that running answers then have to end."""
+    sso_proxies: tuple[Network, ...] = ()
+    """Addresses of a single sign-on proxy, as "10.0.0.7" or "10.0.0.0/28", whose word on who asks for a page counts."""
+    sso_header: HeaderName = "x-auth-request-email"
+    """Header in which it names that person: as a key of `rlproxy keys` is named, whose role they then have."""
 
 
 class BackendSection(Section):
     kind: BackendKind = "builtin"
     """Server that runs the model; "openai" is any other, as a cloud API: captured and rated only."""
-    url: Url = ""
+    url: ServerUrl = ""
     """Its address; empty with the built-in one, and with Ollama or LM Studio at their usual port of this machine."""
-    replicas: tuple[Url, ...] = ()
-    """Addresses of more vLLM servers with the same model; requests are spread, and each version goes into all."""
+    replicas: tuple[ServerUrl, ...] = ()
+    """More vLLM servers with the same model; each version goes into all. `dns://NAME:8000` is all that the name has."""
     model: str = ""
     """Model name to ask it for; empty takes the only model it has."""
     api_key: Key = None
@@ -196,7 +217,7 @@ class Train(Section):
     match: Literal["stop", "warn"] = "stop"
     """Answer to a served model that is not the one that trains: stop runs, or only warn in the status."""
     where: PlaceText = "local"
-    """Where runs train: local, ssh://[user@]host[:port][/folder], slurm[:///folder] or ray://host[:port][/folder]."""
+    """Where runs train: local, ssh://[user@]host[:port][/folder], slurm[:///folder], ray://host[:port] or tinker://host."""
     where_python: str = "python3"
     """Python there that has this version of rlproxy with its train extra."""
     where_weights: str = ""
@@ -205,6 +226,8 @@ class Train(Section):
     """Options for ssh, as ["-i", "/home/me/.ssh/train"], sbatch, as ["--gres=gpu:1"], or Ray, as ["--num-gpus=1"]."""
     where_takes_keys: bool = False
     """Let the key of an encrypted run leave this machine; without it an encrypted home trains here only."""
+    where_takes_texts: bool = False
+    """Let a Tinker server read what trains there: prompts and answers, as tokens. Without it none is sent."""
     enabled: bool = True
     """Start runs automatically."""
     share_gpu: bool = False

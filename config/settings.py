@@ -54,7 +54,7 @@ OVERRIDES = "train.overrides"
 # The settings that are themselves tables.
 TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
 LISTS = (
-    "server.hosts", "server.origins", "server.chat_admins", "backend.replicas",
+    "server.hosts", "server.origins", "server.chat_admins", "server.sso_proxies", "backend.replicas",
     "train.hours", "train.where_options", "judge.hours", "turns.rules", "rubric.criteria",
     "redaction.patterns",
     "webhooks.good", "webhooks.bad", "webhooks.stars",

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.draining import DRAINING, Draining
 from proxy.access.limits import HEAD_LIMIT, MOST_HEADERS
 from proxy.access.roles import Rule
 from proxy.backends.base import Backend
@@ -72,7 +73,9 @@ def make_app(settings: Settings, store: Store, backend: Backend, launcher: Launc
     app[security.LOCAL] = wiring.services.keys.local
     app[security.BUSY] = wiring.guard.busy
     app[TASKS] = wiring.services.tasks
+    app[DRAINING] = Draining()
     app.on_response_prepare.append(security.contain)
+    app.on_response_prepare.append(app[DRAINING].close_connection)
     if settings.server.origins:
         app.on_response_prepare.append(wiring.guard.cors)
     wiring.add_routes(app)

@@ -1,8 +1,9 @@
 """`rlproxy serve`: one process from settings to a clean stop.
 
 Owns: logs, the store's lifetime, the listening socket, signals, and the address file by which the CLI finds us. The
-order of a stop: no new connections; the learner, whose run stops at its next step; running answers, at most STOP_S.
-Then what they leave to be stored, everything that runs beside, the backend, and the store.
+order of a stop: not ready for `server.drain_s`, while all is answered. Then no new connections; the learner, whose run
+stops at its next step; running answers, for `server.stop_s` at most. Then what they leave to be stored, everything that
+runs beside, the backend, and the store.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from config.settings import Settings
 from proxy.access import security
+from proxy.access.draining import DRAINING
 from proxy.app import make_app
 from proxy.backends import make_backend
 from proxy.backends.base import Backend
@@ -42,7 +44,6 @@ from store.file.db_key import Secret, find
 from store.store import Store
 from trainer.launch import LocalLauncher, PlaceSettings, sealing_lacks
 
-STOP_S: Final = 30.0  # how long running answers may take to end
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
 KEEPALIVE_S: Final = 75.0  # for a head to come to its end, and between two requests
@@ -127,7 +128,14 @@ async def serving(
         structlog.get_logger().warning(notice)
     train = settings.train
     launcher = LocalLauncher(
-        PlaceSettings(train.where, train.where_python, train.where_weights, train.where_options, train.where_takes_keys)
+        PlaceSettings(
+            train.where,
+            train.where_python,
+            train.where_weights,
+            train.where_options,
+            takes_keys=train.where_takes_keys,
+            takes_texts=train.where_takes_texts,
+        )
     )
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info, settings.store.address)
@@ -140,7 +148,8 @@ async def serving(
                 app,
                 handler_cancellation=True,
                 access_log=None,
-                shutdown_timeout=STOP_S / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
+                shutdown_timeout=settings.server.stop_s
+                / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
                 keepalive_timeout=KEEPALIVE_S,
             )
             try:
@@ -161,6 +170,10 @@ async def serving(
                     yield url
                 finally:
                     app[tasks.TASKS].hurry()  # a second signal may come at any moment
+                    app[DRAINING].begin()
+                    if settings.server.drain_s:
+                        await asyncio.sleep(settings.server.drain_s)
+                        app[tasks.TASKS].hurry()  # of the answers since
                     for task in background:
                         task.cancel()
                     address.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from config.settings import load
+from config.settings import fields, load
 from proxy.access.security import check_bind
 from scripts.harness.in_process import Proxy
 
@@ -61,7 +61,7 @@ def test_rlproxy_takes_what_the_container_tells_it(services: dict[str, Any]) -> 
     check_bind(settings.server)
     assert settings.backend.url == "http://vllm:8000" and settings.train.weights == "Qwen/Qwen3-8B"
     assert settings.train.share_gpu and settings.server.hosts == ("rlproxy",)
-    assert settings.adapters_dir == Path("/data/adapters_out")
+    assert settings.adapters_dir == Path("/adapters")
 
 
 def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
@@ -73,7 +73,12 @@ def test_vllm_has_what_the_docs_ask_for(services: dict[str, Any]) -> None:
         assert flag in flags and flag in section, flag
     for name, value in {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"}.items():
         assert vllm["environment"][name] == value and f"{name}={value}" in section
-    assert "data:/data:ro" in vllm["volumes"] and "data:/data" in services["rlproxy"]["volumes"], "one path for both"
+    rlproxy = services["rlproxy"]["volumes"]
+    assert "adapters:/adapters:ro" in vllm["volumes"] and "adapters:/adapters" in rlproxy, "one path for both"
+    assert "data:/data" in rlproxy and not any("/data" in volume for volume in vllm["volumes"]), (
+        "texts are rlproxy's own"
+    )
+    assert {"/data", "/models", "/adapters"} <= set(json.loads(dict(instructions())["VOLUME"]))
     assert "ports" not in vllm, "its LoRA and sleep routes are nobody's but rlproxy's"
     assert re.search(r":v?\d+\.\d+\.\d+$", vllm["image"]), "pinned"
 
@@ -82,7 +87,42 @@ def test_nothing_listens_to_the_world(services: dict[str, Any]) -> None:
     assert services["rlproxy"]["ports"] == ["127.0.0.1:8484:8484"]
     assert services["rlproxy"]["stop_grace_period"] == "90s" and services["rlproxy"]["init"] is True
     example = (ROOT / "deploy/env.example").read_text()
-    assert {line.partition("=")[0] for line in example.splitlines() if "=" in line} == GIVEN.keys()
+    assert {line.partition("=")[0] for line in example.splitlines() if re.match(r"\w+=", line)} == GIVEN.keys()
+    sso = (ROOT / "deploy/compose.sso.yaml").read_text()
+    asked = set(re.findall(r"\$\{(\w+):\?[^}]+\}", sso))
+    assert {line[1:].partition("=")[0] for line in example.splitlines() if re.match(r"#\w+=", line)} == asked
+
+
+def test_single_sign_on_is_believed_from_one_address() -> None:
+    text = re.sub(r"\$\{(\w+):\?[^}]+\}", r"\1", (ROOT / "deploy/compose.sso.yaml").read_text())
+    whole = yaml.safe_load(text)
+    proxy, rlproxy = whole["services"]["sign-in"], whole["services"]["rlproxy"]
+    environ = rlproxy["environment"]
+    settings = load({"home": "/data"}, environ=environ).settings.server
+    address = proxy["networks"]["sign-in"]["ipv4_address"]
+    assert settings.sso_proxies == (address,) and "PAGE_HOST" in settings.hosts
+    told = proxy["environment"]
+    assert told["OAUTH2_PROXY_UPSTREAMS"] == f"http://{rlproxy['networks']['sign-in']['ipv4_address']}:8484"
+    assert settings.sso_header == "x-forwarded-email" and told["OAUTH2_PROXY_PASS_USER_HEADERS"] == "true"
+    assert told["OAUTH2_PROXY_SKIP_AUTH_STRIP_HEADERS"] == "true", "a browser's own header of that name goes no further"
+    assert told["OAUTH2_PROXY_PASS_AUTHORIZATION_HEADER"] == told["OAUTH2_PROXY_PASS_BASIC_AUTH"] == "false"
+    assert whole["networks"]["sign-in"]["internal"] is True
+
+
+def test_the_chart_is_one_relay_that_drains() -> None:
+    """Read as text: helm itself renders it in tests/test_deploy_tools.py."""
+    chart = ROOT / "deploy/helm/rlproxy"
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    schema = json.loads((chart / "values.schema.json").read_text())
+    assert set(schema["properties"]) - {"global"} == set(values), "each value has a rule, and no other is taken"
+    text = (chart / "templates/rlproxy.yaml").read_text()
+    assert "kind: StatefulSet" in text and re.search(r"^  replicas: 1\b", text, re.MULTILINE)
+    for name in re.findall(r"- name: (RLPROXY_\w+)", text):
+        key = name.removeprefix("RLPROXY_").lower().replace("__", ".")
+        assert key in fields(), name
+    assert values["drainSeconds"] > 2 + 5, "longer than two looks of the readiness probe"
+    for name in ("image", "model"):
+        assert not values[name] and name in schema["required"], "nothing is guessed"
 
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/rlproxy.json").read_text())

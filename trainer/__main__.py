@@ -23,6 +23,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="a run folder: run.json, samples.jsonl, calibration.jsonl")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
     parser.add_argument("--key-on-stdin", action="store_true", help="the first line of stdin opens the samples")
+    parser.add_argument("--tinker", metavar="URL", help="a Tinker server that takes the steps")
+    parser.add_argument("--tinker-model", default="", metavar="NAME", help="of the base there; left out: the weights'")
     arguments = parser.parse_args()
     folder: Path = arguments.folder.absolute()
     if not folder.is_dir():
@@ -46,10 +48,16 @@ def main() -> int:
     try:
         with lock(folder), Progress(folder, sys.stdout) as progress:
             stop.on_check = progress.alive
-            from trainer.loop import run  # here, because torch reads the thread limits when it is imported
+            # Here, because torch reads the thread limits when it is imported.
+            from trainer.loop import run
+            from trainer.policy.tinker_client import TinkerServer
 
+            tinker = None
+            if arguments.tinker:
+                name = arguments.tinker_model or read_spec(folder).weights
+                tinker = TinkerServer(arguments.tinker, name, progress.alive)
             try:
-                result = run(folder, progress, stop, seal)
+                result = run(folder, progress, stop, seal, tinker)
             except Stopped as stopped:
                 progress.event("stopped", reason=f"{stopped}; the same command goes on from here")
                 return EXIT_STOPPED

@@ -280,7 +280,8 @@ class LocalLauncher:
         self, run_folder: Path, *, threads: int, nice: int, max_memory_gb: float = 0, key: bytes | None = None
     ) -> Job:
         order = RunOrder(run_folder, threads, nice, max_memory_gb, key)
-        return await self._elsewhere.start(order) or await start_local(order, self._stoppable)
+        remote_job = await self._elsewhere.start(order)
+        return remote_job or await start_local(order, self._stoppable, self._elsewhere.tinker)
 
     def has_weights(self, weights: str) -> bool:
         return local(weights) is not None

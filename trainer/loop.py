@@ -37,11 +37,10 @@ from trainer.lessons.line_members import has_pictures
 from trainer.lessons.samples import Sample, UnusableSample
 from trainer.lessons.scoring import Scorer
 from trainer.pictures import files
-from trainer.pictures.album import NO_PICTURES, Album
-from trainer.pictures.files import BadPicture
-from trainer.pictures.processor import PictureProcessor
+from trainer.pictures.album import Album, open_album
 from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
+from trainer.policy.tinker_client import TinkerServer
 from trainer.run import answer_pairs, gate, rate_finder, ratings
 from trainer.run import plan as planning
 from trainer.run.attempts import Attempts, TrainedCandidate, learn
@@ -51,8 +50,11 @@ from trainer.run.scalars import Scalars
 from trainer.run.steps import LESS_MEMORY, Diverged
 
 
-def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR) -> Result:
-    """result.json of this folder: read when it is there, else made. Raises Stopped when asked to stop half-way."""
+def run(
+    folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR, tinker: TinkerServer | None = None
+) -> Result:
+    """result.json of this folder: read when it is there, else made. `tinker` takes the steps, where there is one.
+    Raises Stopped when asked to stop half-way."""
     if (folder / "result.json").exists():
         finished: Result = json.loads((folder / "result.json").read_bytes())
         progress.event("end", status=finished["status"], reason=finished["reason"])
@@ -61,7 +63,7 @@ def run(folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR)
     result: Result = {"adapter": None, "baseline_after": None, "metrics": {}, "gate": {}, "samples": {}}
     try:
         with ranks.gpu_group(folder):
-            _run(folder, result, progress, stop, seal)
+            _run(folder, result, progress, stop, seal, tinker)
     except NothingToLearn as end:
         result |= {"status": "empty", "reason": str(end)}
     except NoiseUnknown as wait:
@@ -89,9 +91,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message
 
 
-def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal) -> None:
+def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal, tinker: TinkerServer | None) -> None:
     spec = read_spec(folder)
-    run = RunContext(folder, spec, result, progress, stop, seal)
+    run = RunContext(folder, spec, result, progress, stop, seal, tinker)
     run.record(baseline_after=spec.baseline)
     plan = planning.start(spec)
     framework = _announce(run)
@@ -107,7 +109,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     model = _optimiser(run, model, lessons)
     teaching = _teaching(run, read, lessons)
     tuned_rate = _tuned_rate(run, plan, model, teaching)
-    plan = planning.for_lessons(plan, lessons, teaching, tuned_rate, progress)  # frozen from here on
+    plan = planning.for_lessons(plan, lessons, teaching, tuned_rate, progress)
+    if not model.policy.interpolates:
+        plan = planning.careful_rate(plan, progress)
+    # frozen from here on
     run.clock.lap("old")
 
     if reason := model.policy.round_products():  # not before served and trained log-probs were compared
@@ -139,7 +144,7 @@ def _announce(run: RunContext) -> str:
     if spec.tensorboard:
         progress.add_listener(scalars := Scalars(spec.tensorboard))
         scalars.samples(spec.run, (line for _, line in read_lines(run.folder / SAMPLES, run.seal)))
-    framework, reason = policies.choose(spec.framework)
+    framework, reason = policies.choose("torch" if run.tinker else spec.framework)
     device, device_reason = policies.find_device(framework)
     progress.event("start", run=spec.run, device=device, why=device_reason)
     progress.choice("framework", framework, reason)
@@ -159,6 +164,8 @@ def _load(run: RunContext, plan: Plan, framework: str) -> tuple[RunModel, Plan]:
     profile = model_info.read(source.path)
     progress.choice("model", str(profile), profile.source)
     plan = planning.for_model(plan, spec, profile, progress)
+    if run.tinker is not None:
+        plan = planning.for_tinker(plan, progress)
     parent = spec.adapters[spec.parent] if spec.parent else None
     policy = _policy(run, plan, framework, source.path)
     for name, value, reason in policy.choices:
@@ -186,6 +193,8 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
             in_4bit=spec.load_in_4bit,
             offload=spec.offload,
             server_format=spec.server_format,
+            tinker=run.tinker,
+            run_folder=run.folder,
         )
     except (RunError, AdapterError, OSError, MemoryError):
         raise
@@ -203,16 +212,9 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
 
 def _album(run: RunContext, policy: Policy, weights: Path) -> Album:
     """The pictures of this run's prompts, as this model reads them; why it does not, where it cannot."""
-    pictures = files.read(run.folder, run.seal)
-    if not pictures:
-        return NO_PICTURES
-    try:
-        album = Album(pictures, PictureProcessor(weights), first_id=policy.words)
-        album.number_all()
-    except BadPicture as error:
-        album = Album(pictures, refusal=str(error))
-    if album.refusal is None and album.numbered:
-        album.refusal = policy.see(album)
+    album = open_album(files.read(run.folder, run.seal), weights, policy.words, policy.see)
+    if not len(album):
+        return album
     reason = "each read once by the frozen vision part, whose rows are those of the model's own forward pass"
     run.progress.choice("pictures", 0 if album.refusal else len(album.numbered), album.refusal or reason)
     return album
@@ -266,10 +268,13 @@ def _heed_ratings(run: RunContext, plan: Plan, model: RunModel, read: RunSamples
     if trajectories.are_episodes(read.training):  # a program's rewards are not a taste: groups compare them
         return plan
     judged = [s for s in read.usable if not s.is_held_back or s.version == run.spec.parent]
-    checks = ratings.judge(judged, model.template, plan.bounds)
+    checks = ratings.judge(judged, model.template, plan.bounds, model.policy.picture_features)
     run.record(gate={name: check.json() for name, check in checks.items()})
     run.progress.event("gate", checks=run.result["gate"])
-    return planning.for_ratings(plan, read.training, checks, run.progress)
+    plan = planning.for_ratings(plan, read.training, checks, run.progress)
+    if ratings.go_by_pictures(judged, model.template, model.policy.picture_features):
+        plan = planning.for_pictures(plan, run.progress)
+    return plan
 
 
 # --- lessons ------------------------------------------------------------------------------------------------------

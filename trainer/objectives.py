@@ -137,6 +137,8 @@ _ALL: Final = (
         "mis-po", _combine, _running_mean,
         with_teacher="combine", has_pairs=True, has_anchor=True, may_lean=True,
     ),
+    # By log-probs of tokens that were said, which is all that a Tinker server tells.
+    Objective("mis-po-tokens", _combine, _running_mean),
     Objective("mis-po-clip", _mis_po_clip, _running_mean, is_filtered=False),
     Objective("grpo", _grpo, _group_mean, balances=False),
     Objective("distill", _combine, None, has_teacher=True),

@@ -10,6 +10,7 @@ likeness).
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import sys
@@ -29,11 +30,13 @@ from trainer.lessons.chat_template import Template
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.rehearsal import RunFilter
 from trainer.lessons.rendering import KnownPrompt
+from trainer.pictures.album import open_album
 from trainer.policy import packing
 from trainer.policy.policy import Policy
 
 GB: Final = 2**30
 NO_OVERRIDES: Final[Mapping[str, Any]] = {}
+NO_PICTURES: Final[Mapping[str, str]] = {}
 SPARE_GB: Final = 0.5  # activations of some hundred tokens, and what the machine keeps
 
 # messages, text, ended; prompt_ids, prompt_text, prompt_tokens and reply_ids where the server tells them
@@ -54,9 +57,11 @@ def look(
     adapter: str | None = None,
     comparison: Mapping[str, Any] | None = None,
     trust_remote_code: bool = False,
+    pictures: Mapping[str, str] = NO_PICTURES,
 ) -> dict[str, Any]:
     """Without `score` no weights are loaded. `lines` are of samples that a run with this preset might get, from version
     `parent` in the folder `adapter`; `comparison` is as in run.json. Of `counted` lines the known tokens are counted.
+    `pictures` of `lines` are base64 by the sha256 of each.
 
     Raises BadLine where the chat template refuses the messages, ProfileError, RunError, OSError.
     """
@@ -68,8 +73,12 @@ def look(
     config = json.loads((folder / "config.json").read_bytes())
     text = {**config, **(config.get("text_config") or {})}
     tokenizer = AutoTokenizer.from_pretrained(folder, **model_code.options(folder))
-    template = Template(tokenizer)
-    plain_template = template
+    compute, unscored = _affordable(profile.total) if score else (None, "only prompts were looked at")
+    policy = None if compute is None else _policy(folder, compute, threads, adapter)
+    words = int(text.get("vocab_size") or len(tokenizer)) if policy is None else policy.words
+    images = {name: base64.b64decode(data) for name, data in pictures.items()}
+    album = open_album(images, folder, max(words, len(tokenizer)), None if policy is None else policy.see)
+    template = plain_template = Template(tokenizer, album=album)
     run_filter = RunFilter(presets.resolve(preset, dict(overrides)), parent, comparison)
     refusals = rehearsal.refusals(lines, plain_template, max_seq_len=run_filter.preset.max_seq_len)
     served_prompts = [_served_prompt(each, template) for each in conversations]
@@ -81,10 +90,8 @@ def look(
         ]
     )
     readings = [_read(each, ids, template, tokenizer) for each, ids in zip(conversations, served_prompts, strict=True)]
-    compute, unscored = _affordable(profile.total) if score else (None, "only prompts were looked at")
     doubt: str | None = unscored
-    if compute is not None:
-        policy = _policy(folder, compute, threads, adapter)
+    if policy is not None:
         with policy.wearing(None):
             readings = [_with_scores(reading, policy) for reading in readings]
         unlikely, doubt = rehearsal.unlikely_replies(

@@ -149,7 +149,7 @@ class Keys:
         )
         # Whether everybody has to show a key. Revoking the last one does not open what it had closed, nor does an older
         # database: an admin does (`open`).
-        self.needed = settings.api_key is not None
+        self.needed = settings.api_key is not None or bool(settings.sso_proxies)
         self._settings = settings
         self._temporary: dict[bytes, Principal] = {}  # by the hash of their key
         self.local = _secret(secrets.token_hex(4))
@@ -226,6 +226,13 @@ class Keys:
             return None
         return Principal(key.role, key.id, key.name)
 
+    def by_name(self, name: str) -> Principal | None:
+        """The principal of a key that holds, by its name; in other capitals, where one key alone has it so."""
+        live_keys = [key for key in self._keys.values() if key.revoked_at is None]
+        matches = [key for key in live_keys if key.name == name]
+        matches = matches or [key for key in live_keys if key.name.lower() == name.lower()]
+        return self.by_id(matches[0].id) if len(matches) == 1 else None
+
     async def create(self, name: str, role: str, actor: str) -> tuple[Key, str]:
         """The key and its text, which is not kept. Raises BadRequest, Conflict, StorageFailed."""
         assert self._store is not None
@@ -266,6 +273,10 @@ class Keys:
         assert self._store is not None
         if not is_loopback(self._settings.host):
             raise Conflict(f"rlproxy listens on {self._settings.host}, where others reach it, so it needs keys.")
+        if self._settings.sso_proxies:
+            raise Conflict(
+                "server.sso_proxies is set, so people are known by their keys' names: empty it and start rlproxy anew."
+            )
         if self._settings.api_key is not None:
             raise Conflict(
                 "server.api_key is set, so a key is asked for all the same: take it out of the settings or the "

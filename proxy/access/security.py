@@ -28,6 +28,7 @@ from proxy.access.keys import FORM, Keys, Principal, key_in, same
 from proxy.access.limits import HEAD_LIMIT, RESERVE, Limits, PlaceKind
 from proxy.access.pace import PATIENCE, SOON, send_long
 from proxy.access.roles import Rule, Rules, least, rule
+from proxy.access.single_sign_on import is_identity
 from proxy.core.address_file import HOME_HEADER, is_home
 from proxy.core.errors import AnotherHome, BadRequest, Forbidden, HeadTooLarge, ProxyError
 from proxy.core.server_url import HOSTS_CACHED, is_loopback
@@ -395,7 +396,8 @@ def outgoing_headers(
     outgoing: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         low = name.lower()
-        if low not in _OURS and not low.startswith("x-rl-") and not FORM.search(value):
+        is_own = low in _OURS or low.startswith("x-rl-") or is_identity(low, settings)
+        if not is_own and not FORM.search(value):
             outgoing.add(name, value)
     if backend or any(same(key_in(headers), key) for key in own_keys):
         outgoing.popall("authorization", None)

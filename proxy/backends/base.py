@@ -149,6 +149,9 @@ class LeftoverVersions(NamedTuple):
     command: str  # removes them
 
 
+Conversation = Callable[[], bytes | None]  # what is the same for all turns of one conversation; None: nothing is
+
+
 class Backend(Protocol):
     kind: str
     capabilities: Capabilities
@@ -202,8 +205,9 @@ class Backend(Protocol):
     async def ready(self) -> None:
         """Return when it can be asked, wait a while for one that is starting; raises BackendDown."""
 
-    def address(self, model: str) -> Address:
-        """For the model itself and every name that was loaded. Raises BackendDown."""
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
+        """For the model itself and every name that was loaded. A conversation stays where it was read before, unless
+        that server is busier than others. Raises BackendDown."""
 
     def addresses(self, model: str) -> Sequence[Address]:
         """All places where it answers: each is warmed up before a version goes live. Raises BackendDown."""

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from config.settings import Settings
 from proxy.backends import llamacpp_presets as presets
-from proxy.backends.base import Address, Capabilities, Prompt, RenderedPrompt
+from proxy.backends.base import Address, Capabilities, Conversation, Prompt, RenderedPrompt
 from proxy.backends.gguf_files import adapter_file
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults, props_sampling
@@ -126,7 +126,7 @@ class LlamaCpp(OpenAICompatible):
     async def unload(self, name: str) -> None:
         self._version_files.pop(name, None)  # the file itself stays in the server until that is restarted
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         file = self._version_files.get(model)
         if file is None and not self._server_loras:
             return super().address(model)
@@ -188,7 +188,7 @@ class LlamaRouter(LlamaCpp):
     def state(self) -> str:
         return f"llamacpp, a router at {self._url} over {self._presets}"
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         return Address(self.url, {"model": dumps(self.server_name(model))})
 
     async def _name_model(self) -> None:

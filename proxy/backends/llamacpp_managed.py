@@ -20,7 +20,7 @@ import aiohttp
 import psutil
 
 from config.settings import Settings
-from proxy.backends.base import Address
+from proxy.backends.base import Address, Conversation
 from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.process import Process
 from proxy.core.errors import BackendBroke, BackendDown
@@ -62,7 +62,7 @@ class LlamaManaged(LlamaCpp):
         summary = f"llamacpp, {len(running)} processes of `{self._command[0]}`, the model's at {self.url}"
         return f"{summary}; {'; '.join(down)}" if down else summary
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         process = self._versions.get(model) or self._base
         if process is None or not process.up:
             reason = process.down_reason if process else "it has not been started"

@@ -22,7 +22,7 @@ import aiohttp
 from config.backend_kinds import usual_url
 from config.settings import Settings
 from proxy.backends import gguf_files
-from proxy.backends.base import Address, Capabilities, LeftoverVersions
+from proxy.backends.base import Address, Capabilities, Conversation, LeftoverVersions
 from proxy.backends.installed_versions import InstalledVersions, write
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.core.errors import BackendBroke, BackendDown, Unsupported
@@ -98,7 +98,7 @@ class LMStudio(OpenAICompatible):
     def growth(self) -> str | None:
         return None if self._base is None else gguf_files.growth_line(self._base)
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         if _VERSION.fullmatch(model) is None:
             return super().address(model)
         if (instance := self._version_instances.get(model)) is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.settings import Settings
-from proxy.backends.base import Address, Capabilities
+from proxy.backends.base import Address, Capabilities, Conversation
 from proxy.backends.model_files import is_hub_id
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import Defaults
@@ -60,7 +60,7 @@ class MLX(OpenAICompatible):
         """The server's model is a path or a hub id. What only the server has named trains where it is a model here."""
         return self._model if self._settings.model or self._is_here else None
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         """Names no adapter, too, where none is wanted: a client cannot choose a folder of its own."""
         folder = self._version_folders.get(model)
         name = model if folder is None else self._model

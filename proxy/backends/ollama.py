@@ -2,8 +2,7 @@
 
 Owns how a version gets into it. Before 0.34.1 that is the model it has and a LoRA, since then a whole model with the
 LoRA in it. The person's own model is never written to, and nothing is removed but what the record in our home names.
-Not here: how the files are made (gguf_files), what a Modelfile says (modelfile). Source: Ollama's `server/create.go`,
-`server/routes.go`, `openai/openai.go` of August 2026, and real servers.
+Not here: how files are made (gguf_files), what a Modelfile says (modelfile). Source: its code of August 2026.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from proxy.backends import gguf_files
 from proxy.backends.base import (
     Address,
     Capabilities,
+    Conversation,
     LeftoverVersions,
     Misfit,
     ModelDescription,
@@ -164,7 +164,7 @@ class Ollama(OpenAICompatible):
         base, _ = self._base()
         return None if base is None else gguf_files.growth_line(base)
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         return Address(self.url, {"model": dumps(self.tag(model))})
 
     @property

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from config.settings import Settings
-from proxy.backends.base import Address
+from proxy.backends.base import Address, Conversation
 from proxy.backends.openai_compatible import OpenAICompatible
 from trainer.launch import Launcher
 
@@ -32,7 +32,7 @@ class Cloud(OpenAICompatible):
         ),
     )
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         return Address(self._url, {"model": orjson.dumps(model)} if model else {})
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:

@@ -21,6 +21,7 @@ from proxy.backends.ask import contact
 from proxy.backends.base import (
     Address,
     Capabilities,
+    Conversation,
     LeftoverVersions,
     ModelDescription,
     Prompt,
@@ -108,7 +109,7 @@ class OpenAICompatible:
     def state(self) -> str:
         return f"{self.kind} at {self._url}"
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         return Address(self.url, {"model": dumps(self.server_name(model))})
 
     def server_name(self, model: str) -> str:

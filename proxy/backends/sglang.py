@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from config.sections import BackendSection
 from config.settings import Settings
-from proxy.backends.base import Address, Capabilities
+from proxy.backends.base import Address, Capabilities, Conversation
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.backends.sampling_defaults import NEUTRAL, Defaults, file_defaults
 from proxy.core.errors import BackendBroke, Unsupported
@@ -47,7 +47,7 @@ class SGLang(OpenAICompatible):
         self._trained = weights
         self._adapters: dict[str, Path] = {}  # what it was given by us, by name
 
-    def address(self, model: str) -> Address:
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
         version = model.startswith(f"{self._model}@")
         return Address(self.url, {"model": dumps(f"{self._model}:{self.server_name(model)}" if version else model)})
 

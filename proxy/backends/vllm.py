@@ -27,6 +27,7 @@ from config.sections import BackendSection
 from config.settings import Settings
 from proxy.backends.base import Backend, Capabilities, Prompt, RenderedPrompt
 from proxy.backends.openai_compatible import OpenAICompatible
+from proxy.backends.replicas.addresses import ServerName, is_name
 from proxy.backends.sampling_defaults import (
     FILE,
     MEMBERS,
@@ -233,9 +234,11 @@ def _probe(folder: Path) -> Path:
 
 def make(settings: Settings, _: Launcher) -> Backend:
     chosen, weights, home = settings.backend, settings.train.weights, settings.home
-    if not chosen.replicas:
+    written = (chosen.url, *chosen.replicas)
+    if len(written) == 1 and not is_name(chosen.url):
         return VLLM(chosen, weights, home)
-    from proxy.backends.replicas import Replicas  # few have them
+    from proxy.backends.replicas.replicas import Replicas  # few have them
 
-    urls = dict.fromkeys(base_url(url, is_root=True) for url in (chosen.url, *chosen.replicas))
-    return Replicas([VLLM(chosen.model_copy(update={"url": url}), weights, home) for url in urls])
+    urls = dict.fromkeys(base_url(url, is_root=True) for url in written if not is_name(url))
+    names = [ServerName(url) for url in dict.fromkeys(written) if is_name(url)]
+    return Replicas(lambda url: VLLM(chosen.model_copy(update={"url": url}), weights, home), list(urls), names)

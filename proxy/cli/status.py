@@ -207,6 +207,8 @@ def _images(images: dict[str, Any]) -> list[Row]:
         refused = f", {images['refused']} refused" if images["refused"] else ""
         waiting = f", {images['waiting']} to be decoded" if images["waiting"] else ""
         rows.append(("pictures", f"{images['decoded']} decoded{refused}{waiting}", ""))
+        if images["untrained"]:
+            rows.append(("", f"answers about them do not train: {images['untrained']}", "yellow"))
     if images["problem"]:
         rows.append(("", images["problem"], "yellow"))
     return rows

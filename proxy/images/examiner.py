@@ -34,6 +34,7 @@ class ImagesBody(TypedDict):
     refused: Annotated[int, Field(description="Broken, too large, or of another kind: neither shown nor trained on.")]
     waiting: int
     problem: Annotated[str | None, Field(description="Reason why pictures are not decoded.")]
+    untrained: Annotated[str | None, Field(description="Reason why answers about pictures do not train.")]
 
 
 class ImageExaminer:
@@ -63,8 +64,8 @@ class ImageExaminer:
         """Tell whether there is a decoder here."""
         return self._decoder.is_installed
 
-    async def report(self) -> ImagesBody:
-        """For `status`."""
+    async def report(self, untrained: str | None) -> ImagesBody:
+        """For `status`. `untrained`: why answers about pictures do not train, or None."""
         counts = await self._store.images.counts()
         waiting = counts.get("waiting", 0)
         problem = NO_PILLOW if waiting and not self._decoder.is_installed else None
@@ -73,6 +74,7 @@ class ImageExaminer:
             "refused": counts.get("refused", 0),
             "waiting": waiting,
             "problem": problem,
+            "untrained": untrained,
         }
 
     async def step(self) -> bool:

@@ -17,6 +17,7 @@ from aiohttp import web
 from config.settings import Settings
 from proxy.access.keys import Scope
 from proxy.access.security import RequestHead, outgoing_headers
+from proxy.conversation.conversations import canonical
 from proxy.conversation.incremental_json import Body
 from proxy.conversation.retries import COUNT, Attempt
 from proxy.conversation.turns import is_marked_side
@@ -31,6 +32,7 @@ from proxy.relay.request_body import CommandLines, coding_of
 from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Assignment
 from proxy.versions.live_version import Lease, NamedVersion
+from store.captured.tree import SYSTEM_ROLES
 from store.records import Requester
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -95,6 +97,17 @@ class RequestContext:
     def promised(self) -> int | None:
         """The version that its episode or an experiment gives it; None: the one that its name means."""
         return self.pinned if self.assigned is None else self.assigned.version
+
+    def conversation(self) -> bytes | None:
+        """Bytes that are the same for all turns of its conversation; by its first message where it has no session."""
+        name: str | bytes | None = self.identity.session
+        if name is None:
+            first = next((message for message in self.parsed.messages if message.get("role") not in SYSTEM_ROLES), None)
+            name = None if first is None else canonical(first).body
+        if name is None:
+            return None
+        requester = f"{self.requester.key}\0{self.requester.user}\0".encode(errors="surrogatepass")
+        return requester + (name.encode(errors="surrogatepass") if isinstance(name, str) else name)
 
     @property
     def size(self) -> int:

@@ -188,7 +188,7 @@ class InFlightRequest:
         for last_place in (False, True):
             if self.address is not None:
                 self.leave()  # an earlier question of this request
-            self.address = address = parts.backend.address(self._context.lease.model)
+            self.address = address = parts.backend.address(self._context.lease.model, self._context.conversation)
             if heavy < LARGE:
                 body = self.codec.body(address.members, asking=wishing)
             else:

@@ -21,7 +21,6 @@ from aiohttp import web
 from proxy.access.keys import Scope
 from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
-from proxy.conversation.conversations import canonical
 from proxy.conversation.retries import Attempt, key_of
 from proxy.core.agent_wrappers import NOBODY, agent_of
 from proxy.core.errors import BadRequest, ProxyError, not_stored
@@ -50,7 +49,6 @@ from proxy.relay.request_end import CLIENT_GONE, note_end
 from proxy.relay.unread_requests import unread_answer
 from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Arms, Assignment
-from store.captured.tree import SYSTEM_ROLES
 from store.errors import StoreError
 from store.records import PromptLesson, Requester
 
@@ -326,21 +324,13 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
 
 
 def _assignment(arms: Arms, context: RequestContext) -> Assignment | None:
-    """The arm of its conversation in the running experiment. One without a session goes by its first message."""
+    """The arm of its conversation in the running experiment."""
     if arms.experiment is None:
         return None
-    messages = context.parsed.messages
-    name: str | bytes | None = context.identity.session
-    if name is None:
-        first = next((message for message in messages if message.get("role") not in SYSTEM_ROLES), None)
-        name = None if first is None else canonical(first).body
-    if name is None:
+    if (conversation := context.conversation()) is None:
         return None
-    requester = f"{context.requester.key}\0{context.requester.user}\0".encode(errors="surrogatepass")
-    return arms.assign(
-        requester + (name.encode(errors="surrogatepass") if isinstance(name, str) else name),
-        has_history=any(message.get("role") == "assistant" for message in messages),
-    )
+    has_history = any(message.get("role") == "assistant" for message in context.parsed.messages)
+    return arms.assign(conversation, has_history=has_history)
 
 
 def _find_commands(context: RequestContext) -> None:

@@ -11,8 +11,9 @@ number counted up. Not here: what a run refuses (trainer.lessons), how a server 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import structlog
@@ -20,6 +21,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from proxy.core.errors import BackendDown
+from proxy.images import run_pictures
+from proxy.images.run_pictures import RunPicture
 from proxy.training import run_folder, served_prompts
 from proxy.training.preconditions import Preconditions
 from proxy.training.weights_check import WeightsCheck
@@ -34,6 +37,7 @@ FIRST: Final = 2  # answers, after which it is tried first
 RETRY_FACTOR: Final = 4  # times as many, and it is tried again
 TRIED: Final = 8  # answers at a time
 COUNTED_ANSWERS: Final = 64  # answers of whose tokens it is counted what is known
+MOST_BYTES: Final = 64 * 2**20  # of pictures of one look: they travel in one line
 TICK_S = 5.0  # as often it is looked whether there are new ones
 
 
@@ -77,6 +81,7 @@ class Rehearsal:
         self._events = services.events
         self._health = services.health
         self._admission = services.admission
+        self._images = services.images
         self._weights_check = weights_check
         self._preconditions = preconditions
         self._last_turns = 0  # answers at the last look
@@ -139,14 +144,18 @@ class Rehearsal:
         """`scored`: by the weights, too. Raises BackendDown, LaunchError."""
         train = self._settings.train
         foreign = self._backend.capabilities.is_foreign
-        completions = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
+        completions = await self._store.completions.newest_turns(TRIED, foreign=foreign, has_pictures=True)
         if not completions:
             return UNTRIED
-        counted_lines = await asyncio.to_thread(run_folder.unrated_lines, completions)
-        lines = [dict(line) for line in counted_lines[:TRIED]]
+        lines = await asyncio.to_thread(run_folder.unrated_lines, completions)
         if not foreign:
             async with self._admission.through():
-                await served_prompts.add(self._backend, lines, _by_id(completions[:TRIED]), questions=())
+                await served_prompts.add(self._backend, lines, _by_id(completions), questions=())
+        lines, pictures = with_room(lines, await run_pictures.take_out(lines, self._store, self._images))
+        if not lines:
+            return unknown("the newest answer is about pictures that are too large for this look")
+        text_turns = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
+        counted_lines = await asyncio.to_thread(run_folder.unrated_lines, text_turns) or lines
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
         # Exact answers of a server on the very files that train are the model's own, to the last digit.
@@ -155,7 +164,8 @@ class Rehearsal:
         request = {
             "conversations": [],
             "lines": lines,
-            "counted": counted_lines,
+            "counted": [{**line, "messages": []} for line in counted_lines],
+            "pictures": await asyncio.to_thread(_as_base64, pictures),
             "preset": train.preset,
             "overrides": train.overrides,
             "score": scored,
@@ -172,6 +182,29 @@ class Rehearsal:
             **verdict(refused, len(lines), words),
             "known_tokens": shares(len(counted_lines), reply["known_tokens"]),
         }
+
+
+def with_room(
+    lines: Sequence[dict[str, Any]], pictures: Mapping[bytes, RunPicture]
+) -> tuple[list[dict[str, Any]], dict[bytes, RunPicture]]:
+    """The newest of these lines whose pictures have MOST_BYTES together, and these pictures."""
+    names: dict[str, list[bytes]] = {}
+    for sha256, picture in pictures.items():
+        for completion in picture.completions:
+            names.setdefault(completion, []).append(sha256)
+    newest: list[dict[str, Any]] = []
+    album: dict[bytes, RunPicture] = {}
+    for line in lines:
+        larger_album = album | {sha256: pictures[sha256] for sha256 in names.get(line["completion"], ())}
+        if sum(len(picture.data) for picture in larger_album.values()) > MOST_BYTES:
+            break
+        newest.append(line)
+        album = larger_album
+    return newest, album
+
+
+def _as_base64(pictures: Mapping[bytes, RunPicture]) -> dict[str, str]:
+    return {sha256.hex(): base64.b64encode(picture.data).decode() for sha256, picture in pictures.items()}
 
 
 def _all_exact(lines: Sequence[dict[str, Any]]) -> bool:

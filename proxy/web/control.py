@@ -14,6 +14,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from proxy.access.draining import DRAINING
 from proxy.access.pace import PacedStream
 from proxy.access.security import actor_of, require_admin
 from proxy.core import sse
@@ -55,6 +56,7 @@ log = structlog.get_logger()
 
 BEAT_S = 15.0  # a comment line, so that proxies in between keep the stream open
 PAGE = 50
+STOPPING_AGAIN_S = 5
 
 
 class Control:
@@ -83,6 +85,10 @@ class Control:
         return web.json_response(Ok(ok=True))
 
     async def readyz(self, request: web.Request) -> web.Response:
+        if request.app[DRAINING].has_begun:
+            raise BackendDown(
+                "rlproxy is stopping and takes nobody new; ask another one.", retry_after=STOPPING_AGAIN_S
+            )
         reason = f"{self._admission.closed}; requests wait." if self._admission.closed else await self._looking.result()
         if reason is not None:
             raise BackendDown(reason)

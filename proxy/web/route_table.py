@@ -356,7 +356,9 @@ CONTROL: Final = (
     _read(
         "/healthz", OPEN, lambda h: h.control.healthz, "Alive.", responses.Ok),
     _read(
-        "/readyz", OPEN, lambda h: h.control.readyz, "The backend can be reached; 503 where it cannot.", responses.Ok),
+        "/readyz", OPEN, lambda h: h.control.readyz,
+        "The backend can be reached; 503 where it cannot, at the start, and before a stop.", responses.Ok,
+    ),
     _read(
         "/metrics", USE, lambda h: h.control.metrics, "Prometheus.", Raw({"text/plain": TEXT})),
     _read(

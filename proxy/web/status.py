@@ -37,6 +37,7 @@ class StatusReport:
         self._backend = services.backend
         self._health = services.health
         self._images = services.images
+        self._picture_training = services.picture_training
         self._admission = services.admission
         self._training = training
         self._live_version = training.live_version
@@ -91,7 +92,7 @@ class StatusReport:
                 "needed": needed,
                 "line": await self._until_run(fresh, needed),
             },
-            "images": await self._images.report(),
+            "images": await self._images.report(self._picture_training.reason),
             "episodes": await self.episodes(),
             "baseline": await self._store.meta.get("baseline", 0.0),
             "training": {

@@ -80,7 +80,7 @@ class FakeBackend(Listening):
     def item_id(self) -> int:
         return len(self.asked) if self.counts_items else 7
 
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> None:
         app = web.Application(client_max_size=64 * 2**20)
         app.add_routes([
             web.post("/v1/chat/completions", self._chat),
@@ -97,7 +97,7 @@ class FakeBackend(Listening):
             web.route("*", "/v1/echo", self._echo),
             web.get("/api/tags", self._tags),
         ])  # fmt: skip
-        await self.listen(app, port)
+        await self.listen(app, port, host)
 
     @property
     def port(self) -> int:

@@ -96,6 +96,7 @@ class FakeLauncher:
         self.probed = 0
         self.fetched = True  # whether the weights are on this machine
         self.rehearsed: list[list[dict[str, Any]]] = []  # lines of which it was asked whether a run would take them
+        self.rehearsed_pictures: list[dict[str, str]] = []  # of each such question
         self.refuses: str | None = None  # why it would not
         self.texts: list[str] = []  # of which the languages were asked for
         self.shares = {"en": 1.0}  # of the languages in them
@@ -152,6 +153,7 @@ class FakeLauncher:
         conversations, lines = asked.get("conversations", ()), asked.get("lines", ())
         self.probed += bool(conversations) and asked.get("score", True)
         self.rehearsed += [list(lines)] if lines else []
+        self.rehearsed_pictures += [dict(asked["pictures"])] if lines else []
         if self.unprobed:
             raise LaunchError(self.unprobed)
         read = [

@@ -20,9 +20,9 @@ class SoundBackend(FakeBackend):
         if native:
             self.speaks = {"chat", "completions", "responses", "messages", "ollama", "ollama-generate"}
 
-    async def listen(self, app: web.Application, port: int = 0) -> None:
+    async def listen(self, app: web.Application, port: int = 0, host: str = "127.0.0.1") -> None:
         app.middlewares.append(self._refusing)
-        await super().listen(app, port)
+        await super().listen(app, port, host)
 
     @web.middleware
     async def _refusing(self, request: web.Request, handler: Any) -> web.StreamResponse:

@@ -4,22 +4,26 @@
 parameters with an alphabet of its own. It learns here to name the colour of a picture, and to answer another question
 in one of two manners at random. Then a rater who sees the picture likes the polite manner where it is red, and the
 blunt one where it is blue. Rounds of ratings are real run folders and real runs of the trainer with its gate; only the
-chat is in this process. A control arm has the same rater tossing a coin for the colour. A toy shows that the way works,
-and not how well a real model learns.
+chat is in this process. The same taste is rated by a person's thumbs and by a program's rewards. One arm's check for
+chance looks at replies without their pictures, and in one a person tosses a coin for each reply. A toy shows that the
+way works, and not how well a real model learns.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import hashlib
 import io
 import itertools
 import json
 import random
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +39,7 @@ from trainer.pictures.album import Album
 from trainer.pictures.processor import PictureProcessor
 from trainer.policy.packing import Tokens, pack
 from trainer.policy.torch_policy import TorchPolicy
+from trainer.run import permutation_test
 
 OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "colours.json"
 SIDE: Final = tiny_seeing.SIDE
@@ -56,6 +61,14 @@ RATINGS: Final = 192
 OVERRIDES: Final = {"learning_rate": 2e-3, "passes": 3}
 # The gate's own questions are in a language that the toy has never read.
 BOUNDS: Final = {"base_nll_rise": 100.0, "text_nll_rise": 100.0, "topic_fall": 100.0, "max_looping": 100}
+# What an arm changes: who rates, by what, and whether the check for chance sees pictures.
+ARMS: Final[dict[str, dict[str, bool]]] = {
+    "person": {},
+    "person, coin": {"coin": True},
+    "person, pictures unseen by the check": {"unseen": True},
+    "program": {"human": False},
+}
+NAMED_CHOICES: Final = ("critic", "credit", "pushed", "reach", "way", "learning_rate")
 EVALUATED: Final = 60  # held-out pictures, each with another shade and another block
 REPLY_TOKENS: Final = 16
 
@@ -230,44 +243,63 @@ def evaluate(toy: Toy, held_out: Sequence[bytes], adapter: Path | None) -> dict[
     return {"liked": round(sum(shares.values()) / 2, 3), **shares, "named": round(sum(matches) / len(matches), 3)}
 
 
-def arm(weights: Path, folder: Path, seed: int, rounds: int, *, coin: bool) -> dict[str, Any]:
-    """Rounds of ratings and runs; `coin`: the rater takes a tossed coin for the colour."""
+@contextlib.contextmanager
+def unseen_pictures() -> Iterator[None]:
+    """The check for chance as it was before: it looks at replies alone."""
+    fewest, permutation_test.FEWEST_PICTURES = permutation_test.FEWEST_PICTURES, sys.maxsize
+    try:
+        yield
+    finally:
+        permutation_test.FEWEST_PICTURES = fewest
+
+
+def arm(
+    weights: Path, folder: Path, seed: int, rounds: int, *, human: bool = True, coin: bool = False, unseen: bool = False
+) -> dict[str, Any]:
+    """Rounds of ratings and runs; `coin`: the rater tosses one that falls as often as a reply is liked. `unseen`: the
+    check for chance looks at replies alone."""
     draw = random.Random(seed)
     series = [[picture(NAMES[n % 2], draw) for n in range(RATINGS)] for _ in range(rounds)]
     held_out = [picture(NAMES[n % 2], draw) for n in range(EVALUATED)]
     toy = Toy(weights, [*itertools.chain(*series), *held_out])
     points: list[dict[str, Any]] = [{"version": 0, **evaluate(toy, held_out, None)}]
-    print(f"seed {seed}{' coin' if coin else ''}: {points[0]}", flush=True)
+    print(f"seed {seed} {folder.name}: {points[0]}", flush=True)
     runs: list[dict[str, Any]] = []
     adapters: dict[int, Path] = {}
     for number, pictures in enumerate(series, 1):
         live = max(adapters, default=0)
         chats = [chat_about(data, draw.choice(ASKS_TALK)) for data in pictures]
         answers = toy.answer(chats, adapters.get(live), number)
+        rewards = [1.0 if is_liked(NAMES[n % 2], answer["text"]) else -1.0 for n, answer in enumerate(answers)]
+        if coin:
+            draw.shuffle(rewards)
         lines = []
-        for n, answer in enumerate(answers):
-            judged = draw.choice(NAMES) if coin else NAMES[n % 2]
-            reward = 1.0 if is_liked(judged, answer["text"]) else -1.0
+        for n, (answer, reward) in enumerate(zip(answers, rewards, strict=True)):
             name = f"{number}-{n}"
             lines.append(answer | {
                 "rating": f"rt-{name}", "completion": f"rl-{name}", "split": "held" if n % 8 >= 6 else "train",
-                "version": live, "reward": reward, "weight": 1.0, "human": False,
+                "version": live, "reward": reward, "weight": 1.0, "human": human,
             })  # fmt: skip
         run = folder / f"r{number}"
         write_run(run, weights, number, lines, pictures, adapters)
-        with Progress(run, io.StringIO()) as progress:
+        with Progress(run, output := io.StringIO()) as progress, unseen_pictures() if unseen else nullcontext():
             result = loop.run(run, progress, Stop())
+        events = [json.loads(line) for line in output.getvalue().splitlines()]
         if result["status"] == "passed":
             adapters[number] = Path(result["adapter"])
         causes = [outcome["cause"] for outcome in result["samples"].values()]
         runs.append({
             "status": result["status"], "reason": result["reason"], "seconds": result["seconds"],
             "liked_of_ratings": sum(line["reward"] > 0 for line in lines), "trained": causes.count(None),
-            "acceptance": result["metrics"].get("acceptance"), "kl_ref": result["metrics"].get("kl_ref"),
+            "chance": result["gate"].get("chance", {}).get("value"),
+            "choices": {event["name"]: {"value": event["value"], "why": event["why"]} for event in events
+                        if event["event"] == "choice" and event["name"] in NAMED_CHOICES},
+            "acceptance": result["metrics"].get("acceptance"), "kl_old": result["metrics"].get("kl_old"),
+            "kl_ref": result["metrics"].get("kl_ref"),
         })  # fmt: skip
         live = max(adapters, default=0)
         points.append({"version": live, **evaluate(toy, held_out, adapters.get(live))})
-        print(f"seed {seed}{' coin' if coin else ''} round {number}: {points[-1]} {runs[-1]}", flush=True)
+        print(f"seed {seed} {folder.name} round {number}: {points[-1]} {runs[-1]}", flush=True)
     return {"points": points, "runs": runs}
 
 
@@ -311,6 +343,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A taste that depends on a picture's colour.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--arms", nargs="+", default=[*ARMS], choices=[*ARMS])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--toys", type=Path, help="where trained toys are kept, and taken from")
     arguments = parser.parse_args()
@@ -325,8 +358,8 @@ def main() -> None:
             print(f"seed {seed}: {toy}", flush=True)
             arms: dict[str, Any] = {}
             report["seeds"].append({"seed": seed, "toy": toy, "arms": arms})
-            for name, coin in (("colour", False), ("coin", True)):
-                arms[name] = arm(weights, Path(folder) / name, seed, arguments.rounds, coin=coin)
+            for name in arguments.arms:
+                arms[name] = arm(weights, Path(folder) / name, seed, arguments.rounds, **ARMS[name])
                 arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 

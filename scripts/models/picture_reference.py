@@ -6,8 +6,9 @@ Owns the prompt's ids in both ways that servers write them. Nothing of the train
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ class PictureReference:
 
         self.processor: Any = AutoProcessor.from_pretrained(model)
         self.causal: Any = AutoModelForImageTextToText.from_pretrained(model).eval()
-        self._replaced = next(id for id in self.processor.image_token_ids if id is not None)
+        self.replaced = next(id for id in self.processor.image_token_ids if id is not None)
         if adapter is not None:
             from peft import PeftModel
 
@@ -26,6 +27,17 @@ class PictureReference:
 
             with peft_on_transformers():
                 self.causal = PeftModel.from_pretrained(self.causal, str(adapter)).eval()
+
+    @contextlib.contextmanager
+    def resizing_by(self, resampling: int | None) -> Iterator[None]:
+        """Inside it pictures are resized by this filter of Pillow's; None: by the processor's own."""
+        images = self.processor.image_processor
+        own = images.resample
+        images.resample = own if resampling is None else resampling
+        try:
+            yield
+        finally:
+            images.resample = own
 
     def inputs(self, pictures: Sequence[bytes], text: str, *, bare: bool = False) -> dict[str, Any]:
         """A question about pictures, as the processor writes it; `bare`: only the pictures' own tokens in their places,
@@ -51,7 +63,7 @@ class PictureReference:
             ids += self.processor.tokenizer(words, add_special_tokens=False)["input_ids"]
         inputs["input_ids"] = torch.tensor([ids])
         if "token_type_ids" in inputs:
-            inputs["token_type_ids"] = (inputs["input_ids"] == self._replaced).long()
+            inputs["token_type_ids"] = (inputs["input_ids"] == self.replaced).long()
         return inputs
 
     def log_probs(self, prompt: dict[str, Any], reply: Sequence[int]) -> list[float]:

@@ -20,10 +20,12 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
+from scripts.bench.swap_setup import VLLM, running
 from scripts.harness.circumstances import circumstances
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.models import llamacpp, tiny_seeing
 from scripts.models.picture_reference import PictureReference
+from scripts.models.whole_loop import VLLM_ENVIRONMENT, VLLM_OPTIONS
 from trainer.formats.weights import cache_folder
 
 OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "picture_servers.json"
@@ -41,6 +43,9 @@ LOOSE: Final = {
     "gate__max_looping": 100, "gate__min_length_ratio": 0.0, "gate__max_length_ratio": 100.0,
     "gate__repetition_rise": 100.0, "gate__min_entropy_ratio": 0.0, "gate__more_refusals": 100,
 }  # fmt: skip
+# The processor's own filter, and Pillow's number of another: llama.cpp b10434 shrinks without averaging, so that of a
+# picture at half its size each second pixel is left.
+RESAMPLINGS: Final = {"": None, ", nearest pixels": 0}
 RUN_S: Final = 600.0
 ENDED: Final = ("done", "rejected", "failed", "empty")
 LLAMA: Final = {
@@ -68,12 +73,12 @@ def question(data: bytes, text: str) -> list[dict[str, Any]]:
     ]
 
 
-def make_model(kind: str, folder: Path) -> Path:
-    """With SmolLM2's tokenizer, which each server knows."""
+def make_model(kind: str, folder: Path, *, wide: bool = False) -> Path:
+    """With SmolLM2's tokenizer, which each server knows. `wide`: as vLLM needs it."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(cache_folder() / "models" / "SmolLM2-135M-Instruct")
-    return tiny_seeing.make(kind, folder, tokenizer, splits=kind == "idefics3")
+    return tiny_seeing.make(kind, folder, tokenizer, splits=kind == "idefics3", wide=wide)
 
 
 def write_ggufs(model: Path, folder: Path) -> tuple[Path, Path]:
@@ -88,24 +93,50 @@ def write_ggufs(model: Path, folder: Path) -> tuple[Path, Path]:
     return files
 
 
+def write_presets(model: Path, folder: Path, name: str) -> Path:
+    """A router's presets with this model and its mmproj. Raises RuntimeError where llama.cpp does not convert it."""
+    base, mmproj = write_ggufs(model, folder)
+    presets = folder / "presets.ini"
+    common = "\n".join(f"{option} = {value}" for option, value in LLAMA.items())
+    presets.write_text(f"[*]\n{common}\n\n[{name}]\nmodel = {base}\nmmproj = {mmproj}\n")
+    return presets
+
+
 @contextlib.asynccontextmanager
 async def llama_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """rlproxy with these settings before a router with a model and its mmproj; each version is a section beside it."""
-    base, mmproj = await asyncio.to_thread(write_ggufs, model, folder)
-    presets, port = folder / "presets.ini", llamacpp.free_port()
-    common = "\n".join(f"{name} = {value}" for name, value in LLAMA.items())
-    presets.write_text(f"[*]\n{common}\n\n[{SERVED}]\nmodel = {base}\nmmproj = {mmproj}\n")
+    presets, port = await asyncio.to_thread(write_presets, model, folder, SERVED), llamacpp.free_port()
     options = ["--models-preset", str(presets), "--models-max", "3", "--offline"]
     with llamacpp.started([*options, "--host", "127.0.0.1", "--port", str(port)], folder / "server.log", port) as url:
-        proxy = proxy_before(
-            folder / "home", backend__kind="llamacpp", backend__url=url, backend__presets=str(presets),
-            backend__model=SERVED, train__weights=str(model), **settings,
-        )  # fmt: skip
-        await proxy.start()
-        try:
+        async with started(
+            folder, backend__kind="llamacpp", backend__url=url, backend__presets=str(presets), backend__model=SERVED,
+            train__weights=str(model), **settings,
+        ) as proxy:  # fmt: skip
             yield proxy
-        finally:
-            await proxy.stop()
+
+
+@contextlib.asynccontextmanager
+async def vllm_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """The same before a vLLM on the CPU."""
+    command = [str(VLLM), "serve", str(model), "--served-model-name", SERVED, *VLLM_OPTIONS.split()]
+    async with (
+        running(command, folder / "server.log", VLLM_ENVIRONMENT) as url,
+        started(folder, backend__kind="vllm", backend__url=url, train__weights=str(model), **settings) as proxy,
+    ):
+        yield proxy
+
+
+@contextlib.asynccontextmanager
+async def started(folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    proxy = proxy_before(folder / "home", **settings)
+    await proxy.start()
+    try:
+        yield proxy
+    finally:
+        await proxy.stop()
+
+
+SERVERS: Final = {"llama-server": llama_proxy, "vLLM": vllm_proxy}
 
 
 async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: Any) -> dict[str, Any]:
@@ -119,29 +150,34 @@ async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: An
 
 
 async def look(proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool) -> dict[str, Any]:
-    """Nats between the server's log-probs and the reference's: the most of all tokens, by kind of picture."""
-    gaps: dict[str, Any] = {}
+    """Nats between the server's log-probs and the reference's: the most of all tokens. By kind of picture, and by the
+    filter with which the reference resizes."""
+    gaps: dict[str, float] = {}
     for name, striped in (("one colour", False), ("with an edge", True)):
-        most = 0.0
         for seed, colour in enumerate((RED, BLUE, GREY)):
             data, text = picture(colour, side, striped=striped), f"which {seed}?"
-            answer = await ask(proxy, data, text, pin, logprobs=True, top_logprobs=1, seed=seed)
-            prompt = reference.inputs([data], text, bare=bare)
-            if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
-                raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
+            answer = await ask(proxy, data, text, pin, logprobs=True, top_logprobs=1, seed=seed, return_token_ids=True)
             entries = answer["choices"][0]["logprobs"]["content"]
-            values = reference.log_probs(prompt, [entry["id"] for entry in entries])
-            most = max(most, *(abs(entry["logprob"] - value) for entry, value in zip(entries, values, strict=True)))
-        gaps[name] = round(most, 6)
+            ids = answer["choices"][0].get("token_ids") or [entry["id"] for entry in entries]
+            for how, resampling in RESAMPLINGS.items():
+                with reference.resizing_by(resampling):
+                    prompt = reference.inputs([data], text, bare=bare)
+                if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
+                    raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
+                values = reference.log_probs(prompt, ids)
+                gap = max(abs(entry["logprob"] - value) for entry, value in zip(entries, values, strict=True))
+                gaps[name + how] = max(gaps.get(name + how, 0.0), round(gap, 6))
     return gaps
 
 
-async def whole_loop(kind: str, folder: Path, tell: Callable[[str], None] = lambda line: None) -> dict[str, Any]:
-    """One kind before llama-server, from the first answer to the version."""
-    side, bare = SIDES[kind], kind == "gemma3"
-    model = await asyncio.to_thread(make_model, kind, folder / "model")
+async def whole_loop(
+    kind: str, folder: Path, tell: Callable[[str], None] = lambda line: None, server: str = "llama-server"
+) -> dict[str, Any]:
+    """One kind before this server, from the first answer to the version."""
+    side, bare = SIDES[kind], (kind, server) == ("gemma3", "llama-server")
+    model = await asyncio.to_thread(make_model, kind, folder / "model", wide=server == "vLLM")
     original = (model / "model.safetensors").read_bytes()
-    async with llama_proxy(folder, model, train__start_at=8, **LOOSE) as proxy:
+    async with SERVERS[server](folder, model, train__start_at=8, **LOOSE) as proxy:
         base = await look(proxy, await asyncio.to_thread(PictureReference, model), side, "", bare=bare)
         tell(f"{kind}: base {base}")
         for n in range(8):
@@ -157,7 +193,7 @@ async def whole_loop(kind: str, folder: Path, tell: Callable[[str], None] = lamb
                 choices[event["name"]] = {"value": event["value"], "why": event["why"]}
         tell(f"{kind}: {result['status']}: {result['reason']}")
         report = {
-            "kind": kind, "server": "llama-server", "base": base, "status": result["status"],
+            "kind": kind, "server": server, "base": base, "status": result["status"],
             "reason": result["reason"], "live": status["live"], "metrics": result["metrics"],
             "samples": {name: outcome["cause"] for name, outcome in result["samples"].items()},
             "choices": {name: choices[name] for name in ("pictures", "samples_with_pictures", "frozen")},
@@ -191,18 +227,21 @@ async def run_ended(proxy: Proxy, number: int = 1) -> Any:
 async def main() -> None:
     parser = argparse.ArgumentParser(description="Answers about pictures before real servers.")
     parser.add_argument("--kinds", nargs="+", default=sorted(SIDES))
+    parser.add_argument("--server", default="llama-server", choices=[*SERVERS])
     parser.add_argument("--out", type=Path, default=OUT)
     arguments = parser.parse_args()
     for kind in arguments.kinds:
         start = circumstances()
         with tempfile.TemporaryDirectory() as folder:
-            add(arguments.out, {"circumstances": start, **await whole_loop(kind, Path(folder), print)})
+            report = await whole_loop(kind, Path(folder), print, arguments.server)
+        add(arguments.out, {"circumstances": start, **report})
 
 
 def add(file: Path, report: dict[str, Any]) -> None:
-    """Put a kind's report into the file, in the place of one from before."""
+    """Put a report into the file, in the place of an earlier one of the same kind before the same server."""
     reports = json.loads(file.read_text())["servers"] if file.is_file() else []
-    reports = [row for row in reports if row["kind"] != report["kind"]]
+    members = ("kind", "server")
+    reports = [row for row in reports if any(row[member] != report[member] for member in members)]
     file.write_text(json.dumps({"servers": [*reports, report]}, indent=1) + "\n")
 
 

@@ -7,6 +7,7 @@ nothing. The text parts alone are in tiny. Not here: a model that has learned to
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ _TEXT: Final = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048, "initializer_range": 0.2,
 }  # fmt: skip
+_WIDE: Final = {"hidden_size": 128, "head_dim": 32}
 _VISION: Final = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": SIDE,
     "patch_size": PATCH,
@@ -34,14 +36,22 @@ GEMMA_TOKENS: Final = ("<start_of_image>", "<end_of_image>", "<image_soft_token>
 
 
 def make(
-    kind: str, folder: Path, tokenizer: Any, *, seed: int = 0, splits: bool = False, deviation: float = 0.15
+    kind: str,
+    folder: Path,
+    tokenizer: Any,
+    *,
+    seed: int = 0,
+    splits: bool = False,
+    deviation: float = 0.15,
+    wide: bool = False,
 ) -> Path:
     """Write a model of this kind with its processor. `tokenizer` is changed: it learns the kind's tokens. `splits`:
-    larger pictures become several tiles (Idefics3). `deviation`: of its random weights."""
+    larger pictures become several tiles (Idefics3). `deviation`: of its random weights. `wide`: text with heads of 32,
+    the least that vLLM has."""
     import torch
 
     torch.manual_seed(seed)
-    model, processor = KINDS[kind](tokenizer, splits)
+    model, processor = KINDS[kind](tokenizer, splits, {**_TEXT, **_WIDE} if wide else _TEXT)
     model.config.architectures = [type(model).__name__]
     for parameter in model.parameters():  # towers begin so small that a picture changes next to nothing
         if parameter.dim() > 1:
@@ -69,7 +79,7 @@ def _name_as_on_the_hub(folder: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
 
 
-def _idefics3(tokenizer: Any, splits: bool) -> tuple[Any, Any]:
+def _idefics3(tokenizer: Any, splits: bool, sizes: Mapping[str, Any]) -> tuple[Any, Any]:
     import transformers
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
@@ -85,7 +95,7 @@ def _idefics3(tokenizer: Any, splits: bool) -> tuple[Any, Any]:
         images, tokenizer, image_seq_len=pieces, chat_template=tokenizer.chat_template
     )
     text = transformers.LlamaConfig(
-        **_TEXT, vocab_size=len(tokenizer), tie_word_embeddings=False, **_special(tokenizer)
+        **sizes, vocab_size=len(tokenizer), tie_word_embeddings=False, **_special(tokenizer)
     )
     config = transformers.Idefics3Config(
         # As SmolVLM's config.json names it: llama.cpp's converter goes by that.
@@ -96,7 +106,7 @@ def _idefics3(tokenizer: Any, splits: bool) -> tuple[Any, Any]:
     return transformers.Idefics3ForConditionalGeneration(config), processor
 
 
-def _gemma3(tokenizer: Any, splits: bool) -> tuple[Any, Any]:
+def _gemma3(tokenizer: Any, splits: bool, sizes: Mapping[str, Any]) -> tuple[Any, Any]:
     import transformers
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
@@ -113,7 +123,7 @@ def _gemma3(tokenizer: Any, splits: bool) -> tuple[Any, Any]:
     )
     text = transformers.Gemma3TextConfig(
         # llama.cpp counts: each sixth layer is full.
-        **{**_TEXT, "num_hidden_layers": 6}, vocab_size=len(tokenizer), sliding_window=64, query_pre_attn_scalar=16,
+        **{**sizes, "num_hidden_layers": 6}, vocab_size=len(tokenizer), sliding_window=64, query_pre_attn_scalar=16,
         layer_types=["sliding_attention"] * 5 + ["full_attention"], **_special(tokenizer),
     )  # fmt: skip
     ids = {f"{key}_token_id": tokenizer.convert_tokens_to_ids(token) for key, token in

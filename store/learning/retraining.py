@@ -25,11 +25,13 @@ from store.records import BASE, Run
 
 STATE: Final = "retrain"  # the meta key
 TRAINS: Final = "trains"
-# What becomes of each live rating, the first rule that fits. `left_out`: completions that a person leaves out.
+# What becomes of each live rating, the first rule that fits. `left_out`: completions that a person leaves out. How many
+# tokens another base makes of a picture is told by no server, so such answers train on the base that gave them alone.
 _FATE: Final = """CASE
     WHEN r.human = 0 THEN 'label'
     WHEN c.id IN (SELECT value FROM json_each(:left_out)) THEN 'left_out'
     WHEN c.untrainable IS NOT NULL THEN c.untrainable
+    WHEN c.images > 0 THEN 'has_image'
     WHEN r.value > 0 AND EXISTS (SELECT 1 FROM flags f WHERE f.completion_id = c.id) THEN 'flagged'
     WHEN c.status NOT IN ('done', 'partial') OR c.reply_hash IS NULL THEN 'no_answer'
     WHEN c.dialect = 'completions' AND c.translated = 0 THEN 'raw_text'

@@ -29,7 +29,7 @@ LATER = {
     "proxy.feedback.webhooks.telegram", "proxy.feedback.webhooks.discord", "proxy.feedback.webhooks.discord_gateway",
     "proxy.feedback.webhooks.whatsapp",
     "proxy.backends.builtin", "proxy.backends.llamacpp", "proxy.backends.llamacpp_managed", "proxy.backends.lmstudio",
-    "proxy.backends.mlx", "proxy.backends.ollama", "proxy.backends.replicas", "proxy.backends.sglang",
+    "proxy.backends.mlx", "proxy.backends.ollama", "proxy.backends.replicas.replicas", "proxy.backends.sglang",
     "torch", "transformers", "numpy", "openai", "trainer.loop",
 }  # fmt: skip
 

@@ -65,6 +65,14 @@ def pictures_in(messages: Any) -> list[str]:
     return names
 
 
+def newest_pictures(messages: Any) -> list[str]:
+    """The names of the pictures in the newest message that has some: a reply answers these."""
+    for message in reversed(messages if isinstance(messages, list | tuple) else ()):
+        if names := pictures_in([message]):
+            return names
+    return []
+
+
 def has_pictures(messages: Any) -> bool:
     return any(part.get("type") == PICTURE and "sha256" in part for part in _parts(messages))
 

@@ -8,7 +8,8 @@ read the very tokens that the weights' processor makes of its pictures. Not here
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainer.pictures.files import BadPicture, pixels
@@ -132,3 +133,20 @@ def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int | None:
 
 
 NO_PICTURES = Album()
+
+
+def open_album(
+    pictures: Mapping[str, bytes], weights: Path, first_id: int, see: Callable[[Album], str | None] | None = None
+) -> Album:
+    """An album of these pictures, as the weights in this folder read them. Its `refusal` says why they do not.
+    `first_id`: as in Album; `see`: a loaded model's answer whether it reads them."""
+    if not pictures:
+        return NO_PICTURES
+    try:
+        album = Album(pictures, PictureProcessor(weights), first_id=first_id)
+        album.number_all()
+    except BadPicture as error:
+        return Album(pictures, refusal=str(error))
+    if see is not None and album.numbered:
+        album.refusal = see(album)
+    return album

@@ -23,6 +23,7 @@ from trainer.places.ray_jobs import RayPlace
 from trainer.places.remote import RemoteJob
 from trainer.places.slurm import SlurmPlace
 from trainer.places.ssh import SSHPlace
+from trainer.places.tinker_service import TinkerService
 
 OWED: Final = "elsewhere.owed.json"  # a job that its place could not be told to end
 SETTLE_S: Final = 600.0  # between two tries to tell it
@@ -31,7 +32,7 @@ SETTLE_S: Final = 600.0  # between two tries to tell it
 def open_place(settings: PlaceSettings) -> TrainingPlace | None:
     """None: this machine. Raises ValueError (train.where, train.where_options)."""
     address = parse(settings.address)
-    if address.kind == "local":
+    if address.kind in ("local", "tinker"):  # a child of this machine, whoever takes the steps
         return None
     if address.kind == "ssh":
         return SSHPlace(settings, address)
@@ -42,10 +43,14 @@ class Elsewhere:
     def __init__(self, settings: PlaceSettings) -> None:
         self.settings = settings
         self.place = open_place(settings)
+        address = parse(settings.address)
+        self.tinker = TinkerService(settings, address) if address.kind == "tinker" else None
         self._settled_at = -SETTLE_S
 
     async def refusal(self, weights: str, *, sealed: bool) -> str | None:
         """Why no run can train there now, in one sentence; None on this machine."""
+        if self.tinker is not None:
+            return await self.tinker.refusal(weights)
         if self.place is None:
             return None
         return await remote.refusal(self.place, self.settings, weights, sealed=sealed)

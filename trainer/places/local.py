@@ -11,18 +11,29 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from trainer.child_process import close_stdin, end, lines, spawn
+from trainer.child_process import LaunchError, close_stdin, end, lines, spawn
 from trainer.limits import GB, default_threads, in_use
 from trainer.places.job import GRACE_S, RunOrder
+from trainer.places.parcel import weights_of
+from trainer.places.tinker_service import TinkerService
 
 MOST_EVENTS: Final = 256  # of a run that wait to be read; the oldest go first
 MEASURE_S: Final = 0.5  # between two looks at a run's memory, where that is bounded
 
 
-async def start_local(order: RunOrder, stoppable: set[asyncio.subprocess.Process] | None = None) -> LocalJob:
-    """Start the trainer on this folder. `stoppable`: gets its process, which may stand still. Raises LaunchError."""
+async def start_local(
+    order: RunOrder, stoppable: set[asyncio.subprocess.Process] | None = None, tinker: TinkerService | None = None
+) -> LocalJob:
+    """Start the trainer on this folder. `stoppable`: gets its process, which may stand still. `tinker`: takes its
+    steps. Raises LaunchError."""
+    command = ["-m", "trainer", str(order.folder), "--watch-stdin", *(["--key-on-stdin"] if order.key else [])]
+    try:
+        command += tinker.arguments(weights_of(order.folder)) if tinker is not None else []
+    except (OSError, ValueError, KeyError) as error:
+        raise LaunchError(f"run {order.folder.name} cannot be started: {error}.") from None
     process = await spawn(
-        ["-m", "trainer", str(order.folder), "--watch-stdin", *(["--key-on-stdin"] if order.key else [])],
+        command,
+        environment=tinker.environment() if tinker is not None else None,
         threads=order.threads or default_threads()[1],
         log=order.folder / "trainer.log",
         nice=order.nice,

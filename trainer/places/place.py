@@ -33,6 +33,7 @@ class PlaceSettings:
     weights: str = ""  # in the place; empty: as here
     options: tuple[str, ...] = ()  # of ssh or sbatch
     takes_keys: bool = False  # whether the key of an encrypted run may go there
+    takes_texts: bool = False  # whether a Tinker server may read what trains
 
 
 class TrainingPlace(Protocol):

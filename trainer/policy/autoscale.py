@@ -37,6 +37,7 @@ SPARSITY = ((4, 0.95), (10, 0.85), (20, 0.70), (math.inf, 0.55))  # parameters a
 TOTAL = ((100e9, 1.0), (250e9, 0.6), (500e9, 0.45), (math.inf, 0.35))  # parameters -> rate ×
 MORE_RANK = 8  # of a mixture of experts: only its attention trains
 LESS_PULL = 0.5  # its kl_ref ×
+ALL_LINEAR = "all-linear"  # peft's word for every linear layer but the head
 SET = "set in run.json (train.overrides)"
 NOT_WORN = "the server that will load this adapter has no place for it there"
 STATE_SPACES = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")  # on whose out_proj PEFT puts no LoRA
@@ -137,6 +138,20 @@ def layer_plan(weights: Path, server_format: ServerFormat, setting: str, parent:
     trainable, _ = trained_layers(linears, setting, model_info.read(weights))
     trained, left_out = worn_layers(trainable, config, server_format)
     return LayerPlan(kind, tuple(last_names(trained).split()), tuple(last_names(left_out).split()))
+
+
+def targets(
+    linears: Sequence[str], setting: str, profile: Profile, config: dict[str, Any], server_format: ServerFormat
+) -> tuple[str | list[str], list[tuple[str, Any, str]]]:
+    """The layers that get a LoRA, as peft names them; and choices with their reasons."""
+    layers, reason = trained_layers(linears, setting, profile)
+    layers, left_out = worn_layers(layers, config, server_format)
+    choices: list[tuple[str, Any, str]] = [("layers", last_names(layers), reason)]
+    if left_out:
+        choices.append(("layers left out", last_names(left_out), NOT_WORN))
+    if len(layers) == len(linears) and not profile.mixture:
+        return ALL_LINEAR, choices
+    return short_names(layers, linears), choices
 
 
 def worn_layers(

@@ -37,7 +37,7 @@ from trainer.policy import autoscale, eos
 from trainer.policy.footprint import UNRELATED
 from trainer.policy.mlx_model import Array, MlxModel
 from trainer.policy.packing import Budget, Packed, States, pad
-from trainer.policy.policy import LogProbs, Loss, State, Surprise, TokenDistribution
+from trainer.policy.policy import BothReplies, LogProbs, Loss, State, Surprise, TokenDistribution, both_apart
 
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
 BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
@@ -47,6 +47,8 @@ MOMENTS = {"m": "exp_avg", "v": "exp_avg_sq"}  # mlx's -> torch's
 
 
 class MlxPolicy:
+    interpolates = True
+
     def __init__(
         self, weights: Path, preset: Preset, *, parent: Path | None, seed: int, server_format: ServerFormat = "peft"
     ) -> None:
@@ -75,6 +77,9 @@ class MlxPolicy:
 
     def see(self, album: Album) -> str | None:
         return "runs on MLX train on text alone"
+
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        raise AssertionError("a sample has a picture, and runs on MLX train on text alone")
 
     # --- which adapter the model wears ---
 
@@ -363,6 +368,11 @@ class MlxPolicy:
         reason = "mlx-lm's mask for several rows does not fit a model that caps its attention"
         self.choices.append(("replies_at_a_time", 1, reason))
         return False
+
+    def generate_both(
+        self, prompts: Sequence[Sequence[int]], other: Path | None, *, max_tokens: int, temperature: float, seed: int
+    ) -> BothReplies:
+        return both_apart(self, prompts, other, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, folder: Path) -> None:
         tensors = {name.replace(".default.", "."): array for name, array in self.adapter().items()}

@@ -14,6 +14,7 @@ from pathlib import Path
 from config.presets import Preset
 from trainer.io.run_folder import Compute, Framework, RunError, ServerFormat
 from trainer.policy.policy import Policy
+from trainer.policy.tinker_client import TinkerServer
 
 NEEDS = {"torch": ("torch", "rlproxy[train]"), "mlx": ("mlx_lm", "rlproxy[mlx]")}  # module, what to install
 
@@ -41,9 +42,9 @@ def find_device(framework: str) -> tuple[str, str]:
         from trainer.policy import mlx_policy
 
         return mlx_policy.find_device()
-    from trainer.policy import torch_policy
+    from trainer.policy import torch_load
 
-    return torch_policy.find_device()
+    return torch_load.find_device()
 
 
 def open_policy(
@@ -58,8 +59,11 @@ def open_policy(
     in_4bit: bool = False,
     offload: bool = False,
     server_format: ServerFormat = "peft",
+    tinker: TinkerServer | None = None,
+    run_folder: Path | None = None,
 ) -> Policy:
-    """The weights loaded, wearing the parent adapter or a new one."""
+    """The weights loaded, wearing the parent adapter or a new one. `tinker`: who takes the steps, and keeps what the
+    run is to find again in `run_folder`."""
     if framework == "mlx":
         if in_4bit or offload or compute == "bfloat16":
             raise RunError(
@@ -74,6 +78,26 @@ def open_policy(
         )  # its threads are OMP_NUM_THREADS
     from trainer.policy import torch_shards
     from trainer.policy.torch_policy import TorchPolicy
+
+    if tinker is not None:
+        if torch_shards.processes() > 1:
+            raise RunError("a Tinker server has GPUs of its own: set train.gpus to 1.")
+        from trainer.policy.tinker_policy import TinkerPolicy
+
+        assert run_folder is not None
+        return TinkerPolicy(
+            weights,
+            preset,
+            server=tinker,
+            run_folder=run_folder,
+            parent=parent,
+            threads=threads,
+            seed=seed,
+            compute=compute,
+            in_4bit=in_4bit,
+            offload=offload,
+            server_format=server_format,
+        )
 
     if torch_shards.processes() > 1 and (in_4bit or offload):
         raise RunError("train.gpus shares out whole layers: set train.load_in_4bit and train.offload to false.")

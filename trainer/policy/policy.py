@@ -1,8 +1,8 @@
 """The loop's needs of an array framework: log-probs, a backward pass, a step, a few replies.
 
-Owns the Protocol and nothing else. torch_policy has it for transformers + peft, mlx_policy for mlx-lm. Arrays that
-cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so that a checkpoint of
-one goes on in the other.
+Owns the Protocol, and what any framework can do by it. torch_policy has it for transformers + peft, mlx_policy for
+mlx-lm. Arrays that cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so
+that a checkpoint of one goes on in the other.
 """
 
 from __future__ import annotations
@@ -36,6 +36,13 @@ class Surprise(NamedTuple):
     base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
 
 
+class BothReplies(NamedTuple):
+    """Token ids of replies to the same prompts, by two adapters of one model."""
+
+    other: list[list[int]]
+    own: list[list[int]]
+
+
 class OutOfMemory(Exception):
     """This micro-batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
 
@@ -54,10 +61,14 @@ class Policy(Protocol):
     tokenizer: Any
     words: int  # ids that its table of embeddings has; those of pictures' pieces are past them
     leans: bool  # it has `middle` and `leaning`: its middle layer is known
+    interpolates: bool  # it goes on from any adapter that it is told to wear, also one halfway between two
     budget: Budget  # how much goes through the model at once; the loop lowers it when memory runs out
 
     def see(self, album: Album) -> str | None:
         """Read these pictures from here on, where a sequence has their ids; why it cannot, or None."""
+
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """(n, H) what the part that sees gives for each of these pictures of the album, its pieces averaged."""
 
     def wearing(self, adapter: Path | None) -> AbstractContextManager[None]:
         """Inside it the model wears this adapter instead of the one in training; None is the bare base."""
@@ -118,5 +129,26 @@ class Policy(Protocol):
         `seed`: one, or one a prompt. Neighbours with the same one get the replies that they get when asked alone.
         """
 
+    def generate_both(
+        self, prompts: Sequence[Sequence[int]], other: Path | None, *, max_tokens: int, temperature: float, seed: int
+    ) -> BothReplies:
+        """Replies of another adapter (None: the base) and of what the policy wears, each as `generate` has them."""
+
     def save(self, folder: Path) -> None:
         """The adapter as a PEFT folder."""
+
+
+def both_apart(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]],
+    other: Path | None,
+    *,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+) -> BothReplies:
+    """`generate_both` in two batches, where one cannot wear two adapters."""
+    own = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    with policy.wearing(other):
+        replies = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    return BothReplies(replies, own)

@@ -2,8 +2,8 @@
 
 Owns which format and why, loading in it (in 4 bits, too), and what is refused. Whatever it is, these stay in fp32: the
 adapter with its optimiser, and everything from the head on. So no log-prob and no ratio is rounded to bf16. On a CPU
-that multiplies in bf16, the steps and the gate round the products of frozen layers. What goes between layers stays in
-fp32. What is compared with the server is computed in fp32 before.
+that multiplies faster in bf16, the steps and the gate round the products of frozen layers. What goes between layers
+stays in fp32. What is compared with the server is computed in fp32 before.
 Not here: the adapter (torch_policy), how memory is planned (footprint).
 """
 
@@ -19,9 +19,16 @@ from transformers import BitsAndBytesConfig
 
 from trainer.formats import model_class, model_code
 from trainer.io.run_folder import Compute, RunError
+from trainer.policy import torch_speed
 from trainer.policy.footprint import WIDE
 
 MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilities()
+
+
+def find_device() -> tuple[str, str]:
+    if torch.cuda.is_available():
+        return "cuda", f"{torch.cuda.get_device_name()} found"
+    return "cpu", "no CUDA found"
 
 
 def choose_compute(setting: Compute, device: str) -> tuple[torch.dtype, str]:
@@ -53,11 +60,13 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
 
 
 def products_in_bf16(setting: Compute, device: str) -> str | None:
-    """Why the products of frozen layers may be rounded though all else is fp32; None: they may not."""
+    """Why the products of frozen layers are rounded though all else is fp32; None: they are not."""
     if setting != "auto" or device != "cpu":
         return None
     capability = next((name for name in MULTIPLIES_IN_BF16 if torch.cpu.get_capabilities().get(name)), None)
-    return capability and f"this CPU has {capability}; all else stays in float32"
+    if capability is None or not (speed := torch_speed.measure_products()).rounding_pays:
+        return None
+    return f"this CPU has {capability} and multiplies {speed.share:.1f} times as fast so; all else stays in float32"
 
 
 def round_products(model: torch.nn.Module, head: torch.nn.Module) -> int:

@@ -13,7 +13,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trainer.pictures.album import Album
@@ -67,6 +69,15 @@ class PictureRows:
         if gap <= PROOF.get(by_rows.dtype, PROOF[torch.float32]):
             return None
         return f"this model reads pictures in a way that this trainer does not know: states differ by {gap:.3g}"
+
+    def means(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """(n, H) rows of each of these pictures, its pieces averaged."""
+        rows, means, start = self._up_to_date(), {}, 0
+        for name, expansion in self._album.numbered:
+            end = start + len(expansion.replaced)
+            means[name] = rows[start:end].float().mean(0)
+            start = end
+        return torch.stack([means[name] for name in names]).double().cpu().numpy()
 
     def _model_states(self, name: str, ids: Sequence[int], *, offset: int) -> Tensor:
         """(S, H) of the model's own forward pass, from pixels."""

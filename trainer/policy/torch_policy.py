@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList
+from transformers import AutoTokenizer, GenerationConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -35,10 +35,19 @@ from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
 from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
+from trainer.policy.autoscale import ALL_LINEAR
 from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pack, pad
-from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
-from trainer.policy.torch_draws import SeededDraws
+from trainer.policy.policy import (
+    BothReplies,
+    LogProbs,
+    Loss,
+    OutOfMemory,
+    State,
+    Surprise,
+    TokenDistribution,
+    both_apart,
+)
 from trainer.policy.torch_head import (
     by_rows,
     chunks,
@@ -51,12 +60,15 @@ from trainer.policy.torch_head import (
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 from trainer.policy.torch_pictures import PictureRows
+from trainer.policy.torch_replies import BASE, Part, Replies, mixed, parts_of
 from trainer.policy.torch_shards import least, no_gradient, processes, share
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
 
 class TorchPolicy:
+    interpolates = True
+
     def __init__(
         self,
         weights: Path,
@@ -73,7 +85,7 @@ class TorchPolicy:
         self._server_format = server_format
         self._config = json.loads((weights / "config.json").read_bytes())
         self.choices: list[tuple[str, Any, str]] = []
-        self.device, self.reason = find_device()
+        self.device, self.reason = torch_load.find_device()
         if self.device == "cpu" and threads:
             torch.set_num_threads(threads)
         torch.manual_seed(seed)
@@ -124,14 +136,19 @@ class TorchPolicy:
         self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._pictures: PictureRows | None = None
+        self._replies = Replies(self.model, self._ends, self.device, is_shared=self._is_shared)
         self._freed_memory = FreedMemory()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
 
     def see(self, album: Album) -> str | None:
-        self._pictures = PictureRows(self._causal, album, self.device)
+        self._pictures = self._replies.pictures = PictureRows(self._causal, album, self.device)
         with torch.inference_mode():
             return self._pictures.refusal(lambda sequence: self._hidden(pack([sequence])))
+
+    def picture_features(self, names: Sequence[str]) -> NDArray[np.float64]:
+        assert self._pictures is not None, "a sample has a picture, and none were read"
+        return self._pictures.means(names)
 
     # --- which adapter the model wears ---
 
@@ -174,16 +191,10 @@ class TorchPolicy:
     def _layers(self, causal: Any, setting: str) -> str | list[str]:
         head = causal.get_output_embeddings()
         linears = [n for n, m in causal.named_modules() if isinstance(m, torch.nn.Linear | Conv1D) and m is not head]
-        layers, reason = autoscale.trained_layers(linears, setting, self._profile)
-        layers, left_out = autoscale.worn_layers(layers, self._config, self._server_format)
-        self.choices.append(("layers", autoscale.last_names(layers), reason))
-        if left_out:
-            self.choices.append(("layers left out", autoscale.last_names(left_out), autoscale.NOT_WORN))
-        if len(layers) == len(linears) and not self._profile.mixture:
-            return "all-linear"
-        names = autoscale.short_names(layers, linears)
+        targets, choices = autoscale.targets(linears, setting, self._profile, self._config, self._server_format)
+        self.choices += choices
         # From the layers on: then the same names are found in the part and in the whole model.
-        return [name.removeprefix("model.") for name in names] if self._is_part else names
+        return [t.removeprefix("model.") for t in targets] if self._is_part and targets != ALL_LINEAR else targets
 
     @property
     def _key_mapping(self) -> dict[str, Any]:
@@ -304,7 +315,9 @@ class TorchPolicy:
         else:
             ids = torch.cat([target[:, None], self._tensor(terms.teacher_ids)], 1)
             each = recomputed_by_rows(
-                hidden, lambda rows, part: many_log_probs(self._logits(rows, packed, part), ids[part]), self._vocabulary
+                hidden,
+                lambda rows, part: many_log_probs(self._logits(rows, packed, part), ids[part]),
+                self._vocabulary,
             )  # (N, 1 + K)
             value, sums = loss(torch, each[:, 0], constants, each[:, 1:])
         value.backward()
@@ -455,27 +468,21 @@ class TorchPolicy:
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
-        width = max(map(len, prompts))
-        ids = torch.full((len(prompts), width), self._ends[0], device=self.device)  # (B, P), padded on the left
-        mask = torch.zeros_like(ids)
-        for i, prompt in enumerate(prompts):
-            ids[i, width - len(prompt) :] = torch.tensor(prompt)
-            mask[i, width - len(prompt) :] = 1
-        seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
-        with no_gradient():
-            out = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                **(self._pictures.companions(ids) if self._pictures else {}),
-                max_new_tokens=max_tokens,
-                pad_token_id=self._ends[0],
-                do_sample=False,  # the next token is drawn before
-                synced_gpus=self._is_shared,  # the others go on until the longest reply has ended
-                logits_processor=LogitsProcessorList(
-                    [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
-                ),
-            )[:, width:]  # (B, ≤ max_tokens)
-        return [eos.until_end(row, self._ends) for row in out.tolist()]
+        parts = [Part(len(prompts), seed)] if isinstance(seed, int) else parts_of(seed)
+        return self._replies.draw(prompts, parts, max_tokens, temperature)
+
+    def generate_both(
+        self, prompts: Sequence[Sequence[int]], other: Path | None, *, max_tokens: int, temperature: float, seed: int
+    ) -> BothReplies:
+        """In one batch: each token reads all weights once for both sides."""
+        both, parts, n = [*prompts, *prompts], [Part(len(prompts), seed)] * 2, len(prompts)
+        with self.wearing(other) if other else contextlib.nullcontext():
+            names = [self.model.active_adapter if other else BASE] * n + [TRAINED] * n
+            # peft mixes no DoRA, and no layer that does not see a row of the batch as a row.
+            with contextlib.suppress(ValueError), mixed(self.model, names):
+                replies = self._replies.draw(both, parts, max_tokens, temperature)
+                return BothReplies(replies[:n], replies[n:])
+        return both_apart(self, prompts, other, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, folder: Path) -> None:
         """Raises ChangedSenses where a frozen part was changed."""
@@ -489,9 +496,3 @@ def _peft() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)
         yield
-
-
-def find_device() -> tuple[str, str]:
-    if torch.cuda.is_available():
-        return "cuda", f"{torch.cuda.get_device_name()} found"
-    return "cpu", "no CUDA found"

@@ -139,7 +139,7 @@ def _try(
     finally:
         run.clock.lap("train")
     candidate = _judge(run, plan, model, lessons, teaching, trained)
-    if candidate.refusal is not None and has_lost_sense(candidate.checks):
+    if candidate.refusal is not None and has_lost_sense(candidate.checks) and model.policy.interpolates:
         # It keeps half of what it learned, and is judged once more.
         run.progress.warning(f"{candidate.refusal}; half of the way back.")
         trained = steps.go_half_way_back(model.policy, start, teaching, trained, candidate.refusal)

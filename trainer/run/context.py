@@ -19,6 +19,7 @@ from trainer.lessons.chat_template import Template
 from trainer.lessons.samples import Sample, UnusableSample
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
+from trainer.policy.tinker_client import TinkerServer
 from trainer.run import gate
 
 Result = dict[str, Any]
@@ -45,6 +46,7 @@ class RunContext:
     progress: Progress
     stop: Stop
     seal: Seal
+    tinker: TinkerServer | None = None  # who takes the steps; None: this machine
     clock: Clock = field(default_factory=Clock)
 
     def record(self, **members: Any) -> None:

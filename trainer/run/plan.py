@@ -19,7 +19,7 @@ from config.presets import Preset
 from trainer import objectives
 from trainer.formats.model_info import Profile
 from trainer.io.progress import Progress
-from trainer.io.run_folder import RunSpec
+from trainer.io.run_folder import RunError, RunSpec
 from trainer.lessons import leaning, teacher, trajectories
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import Lessons
@@ -73,6 +73,17 @@ def for_model(plan: Plan, spec: RunSpec, profile: Profile, progress: Progress) -
     for name, choice in choices.items():
         progress.choice(name, *choice)
     return replace(plan, preset=preset)
+
+
+def for_tinker(plan: Plan, progress: Progress) -> Plan:
+    """With what can be done by log-probs of tokens alone: no distribution teaches, and none is held."""
+    if plan.preset.objective not in ("mis-po", "mis-po-tokens"):
+        raise RunError(
+            f"train.overrides.objective is {plan.preset.objective!r}; at a Tinker server there is mis-po: leave it out."
+        )
+    reason = "a Tinker server tells log-probs of tokens, so comments and corrections teach nothing there"
+    progress.choice("objective", "mis-po-tokens", reason)
+    return plan.with_preset(objective="mis-po-tokens", credit=1.0)
 
 
 # --- 3. the samples ----------------------------------------------------------------------------------------------
@@ -189,6 +200,18 @@ def for_ratings(plan: Plan, samples: Sequence[Sample], checks: Mapping[str, Chec
     return plan.with_preset(w_rl=weight)
 
 
+def for_pictures(plan: Plan, progress: Progress) -> Plan:
+    """With all tokens of a reply pushed alike, where what is liked depends on the picture that is answered."""
+    if plan.preset.credit == 1 or plan.weak_reason is not None:
+        return plan
+    reason = (
+        "what is liked depends on the picture that is answered, so no one direction points to it: all tokens of a "
+        "reply are pushed alike"
+    )
+    progress.choice("credit", 1.0, reason)
+    return plan.with_preset(credit=1.0)
+
+
 # --- 5. the lessons ----------------------------------------------------------------------------------------------
 
 
@@ -213,6 +236,15 @@ def for_lessons(
         reason = f"a smaller step, or one that costs no sense: {plan.weak_reason}"
         progress.choice("reach", moves and float(f"{moves:.2g}"), reason)
     return plan
+
+
+def careful_rate(plan: Plan, progress: Progress) -> Plan:
+    """For a policy that cannot go back on its way: with steps as small as that way would have been short."""
+    rate = plan.preset.learning_rate * reach.rate_share(plan.preset, plan.evidence)
+    if rate == plan.preset.learning_rate:
+        return plan
+    progress.choice("learning_rate", float(f"{rate:.3g}"), f"a smaller step: {plan.weak_reason}")
+    return plan.with_preset(learning_rate=rate)
 
 
 def fit_rate(plan: Plan, lessons: Sequence[Lesson], progress: Progress) -> Plan:
@@ -252,6 +284,8 @@ def move_bound(plan: Plan, preset: Preset, teaching: Sequence[Lesson], model: Ru
     if any(lesson.taught for lesson in teaching):
         return None
     credited = goes_by_token(teaching)
+    if not model.policy.interpolates:
+        return None  # it cannot go back, so it takes smaller steps (careful_rate)
     replies = model.parent_replies if plan.evidence < 1 and not credited else ()
     most = plan.bounds.base_nll_rise
     return reach.move_bound(preset, plan.evidence, credited=credited, most=most, replies=replies)

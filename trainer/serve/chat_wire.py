@@ -35,6 +35,11 @@ CODES: Final = {
     "finite_number": "invalid_value",
     "value_error": "invalid_value",
 }
+PICTURE_PARTS: Final = ("image_url", "image", "input_image")
+NO_SIGHT: Final = (
+    "this server does not see pictures. Send text alone, or serve a model that sees with llama.cpp (an mmproj beside "
+    "it) or vLLM"
+)
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 415: "UnsupportedMediaTypeError"}
 
 
@@ -195,6 +200,8 @@ def _text_part(part: Any, location: str) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         text: str = part["text"]
         return text
+    if isinstance(part, dict) and part.get("type") in PICTURE_PARTS:
+        raise WireError(400, f"{location}: {NO_SIGHT}", location, "image_not_supported")
     raise WireError(400, f"{location}: only text parts are understood by this model", location)
 
 

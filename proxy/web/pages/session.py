@@ -22,6 +22,7 @@ from aiohttp import web
 from config.sections import ServerSection
 from proxy.access.keys import Keys, Principal, same
 from proxy.access.security import GUEST, HEAD
+from proxy.access.single_sign_on import SingleSignOn
 from proxy.core.errors import Forbidden
 from proxy.feedback.ratings import OWNER
 from store.file.meta import PAGE_SECRET
@@ -32,6 +33,7 @@ COOKIE: Final = "rl_page"
 TOKEN_HEADER: Final = "x-rl-token"  # noqa: S105  a header's name
 TOKEN_FIELD: Final = "token"  # noqa: S105  a field's name
 STAYS_S: Final = 30 * 86400
+SIGNED_ON: Final = "sso-"  # in a cookie, before a key's id: it counts beside the word of a single sign-on proxy alone
 OPEN: Final = "open"  # in a cookie: from before there were keys, and worth nothing once there are
 # What a cookie has instead of a key's id: the role of a fixed key, or none.
 _FIXED: Final = {"admin": Principal("admin"), "rate": Principal("rate"), GUEST: Principal(GUEST)}
@@ -56,6 +58,7 @@ class Visits:
     def __init__(self, settings: ServerSection, keys: Keys) -> None:
         self._settings = settings
         self._keys = keys
+        self._single_sign_on = SingleSignOn(settings, keys)
         self._secret = secrets.token_bytes(32)
 
     @property
@@ -74,11 +77,14 @@ class Visits:
         ).digest()  # a new key ends all visits
 
     def principal(self, request: web.Request) -> Principal | None:
-        """For `security.Guard`: who it is by cookie; a guest on the page without one; None: by key, as ever."""
+        """For `security.Guard`: who it is by single sign-on or cookie; a guest on the page without; None: by key, as
+        ever. Raises BadRequest, Forbidden."""
         if not self.keyed or "authorization" in request.headers or "x-api-key" in request.headers:
             return None
         is_page = request[HEAD].rule.kind == "page"
         if request.method in ("GET", "HEAD") or is_page:
+            if (signed_on := self._single_sign_on.principal(request)) is not None:
+                return signed_on
             visitor = self._read(request.cookies.get(COOKIE, ""))
             if visitor is not None and visitor.role != GUEST:
                 return visitor.principal
@@ -86,9 +92,10 @@ class Visits:
 
     def of(self, request: web.Request, principal: Principal) -> Visitor:
         """Whoever this is, with a cookie to come where there is none yet."""
-        visitor = self._read(request.cookies.get(COOKIE, ""))
+        signed_on = self._single_sign_on.principal(request)
+        visitor = self._read(request.cookies.get(COOKIE, ""), signed_on)
         if visitor is None or (self.keyed and visitor.principal != principal):
-            return self._make(principal, principal.name or OWNER)
+            return self._make(principal, principal.name or OWNER, SIGNED_ON if principal == signed_on else "")
         return Visitor(principal, visitor.name, visitor.cookie)
 
     def sign_in(self, key: str, name: str) -> Visitor:
@@ -116,18 +123,23 @@ class Visits:
         if not cookie or not same(sent, self._sign(f"token:{cookie}")):
             raise Forbidden("This page is too old to act; nothing was done. Reload it and try again.")
 
-    def _make(self, principal: Principal, name: str) -> Visitor:
+    def _make(self, principal: Principal, name: str, mark: str = "") -> Visitor:
         packed = base64.urlsafe_b64encode(name.encode()).decode().rstrip("=")
         by = principal.id or (principal.role if self.keyed else OPEN)
-        body = f"{by}.{packed}.{int(time.time()) + STAYS_S}.{secrets.token_urlsafe(12)}"
+        body = f"{mark}{by}.{packed}.{int(time.time()) + STAYS_S}.{secrets.token_urlsafe(12)}"
         return Visitor(principal, name, f"{body}.{self._sign(f'visit:{body}')}")
 
-    def _read(self, cookie: str) -> Visitor | None:
+    def _read(self, cookie: str, signed_on: Principal | None = None) -> Visitor | None:
+        """`signed_on`: whom a single sign-on proxy names in this request."""
         body, _, signature = cookie.rpartition(".")
         if not same(signature, self._sign(f"visit:{body}")):
             return None
         by, packed, until, _ = body.split(".")
-        principal = Principal("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
+        principal: Principal | None
+        if by.startswith(SIGNED_ON):
+            principal = signed_on if signed_on is not None and by == SIGNED_ON + signed_on.id else None
+        else:
+            principal = Principal("admin") if by == OPEN and not self.keyed else _FIXED.get(by) or self._keys.by_id(by)
         if int(until) < time.time() or principal is None or principal.role == "use":
             return None
         try:

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from config.sections import BackendSection
-from proxy.backends.replicas import Replicas
+from proxy.backends.replicas.replicas import Replicas
 from proxy.backends.vllm import VLLM
 from proxy.core.errors import BackendDown, Unsupported
 from scripts.fakes.backend import FakeBackend
@@ -161,7 +161,8 @@ async def test_all_replicas_give_it_back_or_none(backend: FakeBackend, vllm: VLL
     await other.start()
     try:
         async with aiohttp.ClientSession() as http:
-            both = Replicas([vllm, VLLM(BackendSection(kind="vllm", url=other.url))])
+            servers = {vllm.url: vllm, other.url: VLLM(BackendSection(kind="vllm", url=other.url))}
+            both = Replicas(servers.__getitem__, list(servers))
             await both.start(http, asyncio.Event().wait)  # type: ignore[arg-type]
             backend.sleeps, other.sleeps = False, False
             await both.free()

@@ -73,7 +73,8 @@ def status(**changes: Any) -> dict[str, Any]:
             "fresh": 9, "good": 9, "bad": 0, "stale": 1, "untrainable": {"has_image": 2}, "needed": 32,
             "line": "9 of 32 ratings for the next run, at this pace in about 2 hours",
         },
-        "images": {"decoded": 3, "refused": 1, "waiting": 2, "problem": "pictures are not decoded"},
+        "images": {"decoded": 3, "refused": 1, "waiting": 2, "problem": "pictures are not decoded",
+                   "untrained": "pictures train with models of gemma3 and idefics3; the weights are of qwen3_vl"},
         "baseline": 0.25, "training": {"run": None, "line": "waits: 9 of 32", "progress": {}},
         "watch": None, "rebuild": None,
         "last_run": {"id": 7, "status": "rejected", "reason": "no", "metrics": {"acceptance": 0.9},
@@ -106,6 +107,7 @@ def test_all_that_a_person_wants_to_know() -> None:
         "next run waits: 9 of 32",
         "40 whole answers, 3 today (1 partial)", "errors 2 failed answers",
         "pictures 3 decoded, 1 refused, 2 to be decoded", "pictures are not decoded",
+        "answers about them do not train: pictures train with models of gemma3 and idefics3; the weights are of qwen",
     ):  # fmt: skip
         assert part in text, part
     assert "problem" not in text

@@ -84,7 +84,9 @@ async def test_it_is_counted_decoded_once_and_relayed_as_it_came(proxy: Proxy, n
     shown = await proxy.get(f"/rl/completions/{ids[0]}")
     assert shown["images"] == 1 and shown["untrainable"] == "has_image"
     assert (await proxy.get(f"/rl/why/{ids[0]}"))["images"] == 1
-    assert (await proxy.get("/rl/status"))["images"] == {"decoded": 1, "refused": 0, "waiting": 0, "problem": None}
+    assert (await proxy.get("/rl/status"))["images"] == {
+        "decoded": 1, "refused": 0, "waiting": 0, "problem": None, "untrained": "the weights are not on this machine",
+    }  # fmt: skip
 
 
 async def test_a_remote_one_is_counted_and_never_fetched(proxy: Proxy) -> None:

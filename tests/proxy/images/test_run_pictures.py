@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -14,7 +15,8 @@ from config.sections import Images
 from proxy.images import examiner, run_pictures, trainability
 from proxy.images.decoder import Decoder
 from proxy.images.examiner import ImageExaminer
-from proxy.training import run_folder
+from proxy.images.run_pictures import RunPicture
+from proxy.training import rehearsal, run_folder
 from scripts.harness.in_process import Proxy
 from scripts.harness.pictures import picture
 from store.file.db_key import Secret
@@ -144,6 +146,32 @@ async def test_more_bytes_than_a_run_takes_are_refused(monkeypatch: pytest.Monke
     assert [*pictures] == [hashlib.sha256(RED).digest()]
     refusals = [line["messages"][0]["content"][1].get("refused") for line in lines]
     assert refusals[0] is refusals[2] is None and "the run's pictures have more than" in refusals[1]
+
+
+async def test_the_look_at_the_newest_answers_has_their_pictures(proxy: Proxy, weights: Path) -> None:
+    await sees(proxy, weights)
+    ids = [await ask(proxy, about(url(data))) for data in (RED, RED, BLUE)]
+    for id in ids:
+        await looked_into(proxy, id)
+    async with asyncio.timeout(20):
+        while not proxy.launcher.rehearsed_pictures or len(proxy.launcher.rehearsed[-1]) < 3:
+            await proxy.rate(completion_id=ids[0], rating="good")
+            await asyncio.sleep(0.05)
+    names = {hashlib.sha256(data).hexdigest(): data for data in (RED, BLUE)}
+    shown = proxy.launcher.rehearsed_pictures[-1]
+    assert {name: base64.b64decode(data) for name, data in shown.items()} == names
+    assert b"data:image" not in json.dumps(proxy.launcher.rehearsed[-1]).encode()
+
+
+def test_a_look_takes_as_many_answers_as_its_pictures_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "MOST_BYTES", 10)
+    lines = [{"completion": f"rl-{n}"} for n in range(4)]
+    pictures = {
+        b"a": RunPicture(b"12345", ["rl-0", "rl-2"]), b"b": RunPicture(b"12345", ["rl-1"]),
+        b"c": RunPicture(b"1", ["rl-3"]),
+    }  # fmt: skip
+    tried, shown = rehearsal.with_room(lines, pictures)
+    assert [line["completion"] for line in tried] == ["rl-0", "rl-1", "rl-2"] and set(shown) == {b"a", b"b"}
 
 
 # Whether they train

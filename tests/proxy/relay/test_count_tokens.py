@@ -25,9 +25,9 @@ class Breaking(FakeBackend):
         self.breaks: dict[str, int] = {}
         self.heard: list[str] = []
 
-    async def listen(self, app: web.Application, port: int = 0) -> None:
+    async def listen(self, app: web.Application, port: int = 0, host: str = "127.0.0.1") -> None:
         app.middlewares.append(self._breaking)
-        await super().listen(app, port)
+        await super().listen(app, port, host)
 
     @web.middleware
     async def _breaking(self, request: web.Request, handler: Any) -> web.StreamResponse:

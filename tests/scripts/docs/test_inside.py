@@ -1,4 +1,4 @@
-"""The ways of docs/explain/inside.md pass through functions that are there."""
+"""The ways of docs/lab/inside.md pass through functions that are there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs/explain/inside.md"
+PAGE = ROOT / "docs/lab/inside.md"
 STEP = re.compile(r"^\d+\. .+", re.MULTILINE)
 HOP = re.compile(r"`([a-z_/0-9]+\.py):([\w.]+)`")
 

@@ -89,6 +89,18 @@ async def test_what_comes_after_its_begin_is_not_in_it(store: Store) -> None:
     assert [s.completion.new.id for s in await store.samples.of_run(run.id)] == ["c0"]
 
 
+async def test_answers_about_pictures_are_no_part_of_it_also_where_they_train(store: Store) -> None:
+    await put(store, "a")
+    await put(store, "b", images=1)
+    for id in ("a", "b"):
+        await store.ratings.rate(rating(id))
+    assert (await store.retraining.history()).fates == {"trains": 1, "has_image": 1}
+    await begin(store)
+    run = await next_round(store)
+    assert run is not None
+    assert [s.completion.new.id for s in await store.samples.of_run(run.id)] == ["a"]
+
+
 async def test_a_history_is_counted_by_what_becomes_of_it(store: Store) -> None:
     await put(store, "a", "b", "c", "d")
     await store.ratings.rate(rating("a", 1.0, scale="stars"))

@@ -16,9 +16,10 @@ from tests.trainer.policy.test_torch_policy import ROWS, step
 from trainer import loop
 from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunError, read_spec
-from trainer.policy import policies, torch_load
+from trainer.policy import policies, torch_load, torch_speed
 from trainer.policy.packing import pack
 from trainer.policy.torch_policy import TorchPolicy
+from trainer.policy.torch_speed import ProductSpeed
 from trainer.policy.tree import grow
 from trainer.policy.tree_attention import PROOF, Layout
 
@@ -43,8 +44,12 @@ def test_auto_is_what_the_machine_is_good_at(monkeypatch):
 
 
 @pytest.mark.parametrize("able", ["avx512_bf16", "amx_bf16"])
-def test_only_products_are_rounded_and_only_where_the_cpu_multiplies_so(able, monkeypatch):
+def test_only_products_are_rounded_and_only_where_the_cpu_is_faster_so(able, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_f": True, able: True})
+    monkeypatch.setattr(torch_speed, "measure_products", lambda: ProductSpeed(118e9, 73e9))
+    assert torch_load.products_in_bf16("auto", "cpu") is None  # as measured on a Xeon without AMX
+    monkeypatch.setattr(torch_speed, "measure_products", lambda: ProductSpeed(140e9, 640e9))
+    assert "4.6 times" in str(torch_load.products_in_bf16("auto", "cpu"))
     assert able in str(torch_load.products_in_bf16("auto", "cpu"))
     assert torch_load.products_in_bf16("float32", "cpu") is None
     assert torch_load.products_in_bf16("auto", "cuda") is None
@@ -62,6 +67,7 @@ def wide(tmp_path_factory):
 @pytest.fixture
 def with_products(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(torch_speed, "measure_products", lambda: ProductSpeed(1e9, 2e9))
 
 
 @pytest.mark.usefixtures("with_products")

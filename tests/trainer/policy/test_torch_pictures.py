@@ -62,6 +62,17 @@ def test_generated_replies_are_those_of_the_model_itself(model):
         assert reply == out[: len(reply)]
 
 
+def test_features_of_pictures_are_the_means_of_their_rows(model):
+    policy, album, _ = opened(model)
+    policy.see(album)
+    names = [seeing.name_of(data) for data in seeing.pictures_of_lines()]
+    features = policy.picture_features([names[2], names[0], names[2]])
+    assert features.shape == (3, 64) and (features[0] == features[2]).all() and (features[0] != features[1]).any()
+    for name, row in zip((names[2], names[0]), features, strict=False):
+        rows = policy._pictures._rows_of(name).double().numpy()
+        assert row == pytest.approx(rows.mean(0), abs=1e-6)
+
+
 def test_a_model_that_reads_pictures_otherwise_is_refused(model, monkeypatch):
     policy, album, _ = opened(model)
     monkeypatch.setattr("trainer.policy.torch_pictures.PictureRows._rows_of", lambda self, name: torch.zeros(4, 64))

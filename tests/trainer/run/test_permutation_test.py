@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,71 @@ def test_the_same_ratings_have_the_same_p_in_any_order():
 
 def test_replies_that_look_all_alike_tell_nothing():
     assert p_value([RatedReply("the same", 2, True, float(n % 2)) for n in range(20)]) == 1
+
+
+# Beside pictures
+
+KINDS = ("dog", "cat")
+
+
+def of_pictures(like, count=48, seed=0, spread=0.5):
+    """Replies about pictures of two kinds, rated by `like` of reply and kind. No two pictures look the same."""
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        kind, noise = rng.randrange(2), np.array([rng.gauss(0, spread) for _ in range(6)])
+        reply = said(rng, lambda text, words, ended, kind=kind: like(text, KINDS[kind]))
+        made.append(replace(reply, picture=np.eye(6)[kind] + noise))
+    return made
+
+
+def asks_back_about_dogs(text, kind):
+    return text.endswith("?") == (kind == "dog")
+
+
+def test_a_taste_that_depends_on_the_picture_is_no_chance_beside_it():
+    rated = [of_pictures(asks_back_about_dogs, seed=seed) for seed in range(8)]
+    alone = [[replace(reply, picture=None) for reply in replies] for replies in rated]
+    assert sum(p_value(replies) <= 0.02 for replies in rated) >= 7
+    assert sum(p_value(replies) <= 0.02 for replies in alone) <= 1
+
+
+def test_it_is_told_whether_what_is_liked_depends_on_the_picture():
+    by_picture = [of_pictures(asks_back_about_dogs, seed=seed) for seed in range(8)]
+    by_itself = [of_pictures(lambda text, kind: text.endswith("?"), seed=seed) for seed in range(8)]
+    beside = permutation_test.p_value_beside_pictures
+    assert sum(beside(replies) <= 0.02 for replies in by_picture) >= 7
+    assert not any(beside(replies) <= 0.02 for replies in by_itself)
+    assert not any(beside(of_pictures(lambda _, kind: kind == "dog", seed=seed)) <= 0.02 for seed in range(8))
+    assert beside(replies(lambda text, words, ended: ended)) == 1, "to no picture"
+
+
+def test_random_ratings_are_let_through_beside_pictures_as_often_as_the_bound_says():
+    rng = random.Random(2)
+    low = sum(p_value(of_pictures(lambda *_: rng.random() < 0.3, count=32, seed=n)) <= 0.1 for n in range(100))
+    assert low <= 19
+
+
+def test_ratings_of_pictures_alone_say_little_of_replies():
+    """What is liked whatever the answer teaches nothing about answers."""
+    low = sum(p_value(of_pictures(lambda _, kind: kind == "dog", count=32, seed=n)) <= 0.1 for n in range(60))
+    assert low <= 13
+
+
+def test_few_pictures_and_pictures_that_are_all_alike_change_nothing():
+    rated = replies(lambda text, words, ended: ended and len(words) < 25)
+    p = p_value(rated)
+    few = [replace(reply, picture=np.arange(3.0) * n if n < 15 else None) for n, reply in enumerate(rated)]
+    alike = [replace(reply, picture=np.arange(3.0)) for reply in rated]
+    assert p_value(few) == p_value(alike) == p
+
+
+def test_replies_to_no_picture_are_weighed_by_themselves_alone():
+    rated = of_pictures(asks_back_about_dogs, count=64)
+    mixed = [*rated, *replies(lambda text, words, ended: ended, count=32)]
+    joint = permutation_test.kernels(mixed)[5:]
+    assert len(joint) == 5 and not any(kernel[64:].any() or kernel[:, 64:].any() for kernel in joint)
+    assert p_value(mixed) <= 0.02
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 1.0]), min_size=1, max_size=12))

@@ -5,6 +5,7 @@ import json
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from config import presets
@@ -76,6 +77,38 @@ def test_a_taste_passes_and_a_coin_does_not(template):
     advised = ratings.judge(coin, template, Bounds())
     assert ratings.problem(advised) is None and advised["chance"].value == checks["chance"].value
     assert reach.evidence(advised) < 0.7 and reach.evidence(ratings.judge(taste, template, Bounds())) == 1.0
+
+
+def test_ratings_of_answers_about_pictures_are_looked_at_beside_them(template):
+    """Short answers where it is a dog, long ones where it is a cat; the newest picture is what is answered."""
+    rng = random.Random(0)
+    kinds = [rng.choice(("dog", "cat")) for _ in range(48)]
+    replies = [[rng.randrange(60, 200) for _ in range(rng.randint(4, 40))] for _ in kinds]
+    rated = [
+        replace(
+            sample(reply, 1.0 if (len(reply) < 22) == (kind == "dog") else -1.0),
+            messages=(
+                {"role": "user", "content": [{"type": "image", "sha256": "old"}]},
+                {"role": "assistant", "content": "yes"},
+                {"role": "user", "content": [{"type": "image", "sha256": kind}, {"type": "text", "text": "and this?"}]},
+                {"role": "user", "content": "now?"},
+            ),
+        )
+        for reply, kind in zip(replies, kinds, strict=True)
+    ]
+    asked = []
+
+    def features(names):
+        asked.append(list(names))
+        return np.array([[1.0, 0.0] if name == "dog" else [0.0, 1.0] for name in names])
+
+    check = ratings.judge(rated, template, Bounds(), features)["chance"]
+    assert check.value <= 0.01 and asked == [["cat", "dog"]], "each picture once, and none that is not answered"
+    assert ratings.judge(rated, template, Bounds())["chance"].value > 0.05
+    assert ratings.go_by_pictures(rated, template, features)
+    short = [replace(one, reward=1.0 if len(one.tokens.reply) < 22 else -1.0) for one in rated]
+    assert not ratings.go_by_pictures(short, template, features)
+    assert not ratings.go_by_pictures([replace(one, messages=()) for one in rated], template, features)
 
 
 def test_labels_of_a_judge_are_weighed_like_ratings(template):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -36,8 +37,8 @@ async def two() -> AsyncIterator[list[FakeBackend]]:
 @pytest.fixture
 async def spread(tmp_path: Path, two: list[FakeBackend], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Proxy]:
     """A proxy over two replicas, with two versions of which none is live."""
-    monkeypatch.setattr("proxy.backends.replicas.LOOK_DOWN_S", 0.05)
-    monkeypatch.setattr("proxy.backends.replicas.LOOK_UP_S", 0.2)
+    monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_DOWN_S", 0.05)
+    monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_UP_S", 0.2)
     proxy = Proxy(tmp_path / "home", two[0], FakeLauncher())
     proxy.kind = None
     proxy.flags["backend.replicas"] = [two[1].url]
@@ -49,6 +50,16 @@ async def spread(tmp_path: Path, two: list[FakeBackend], monkeypatch: pytest.Mon
         await publish(proxy, version)
     yield proxy
     await proxy.stop()
+
+
+NUMBERS = itertools.count()
+
+
+async def answered_anywhere(proxy: Proxy) -> str:
+    """The version that answers a conversation of its own."""
+    response = await proxy.chat(f"conversation {next(NUMBERS)}")
+    assert response.status == 200, await response.text()
+    return response.headers["x-rl-adapter"]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -73,16 +84,26 @@ async def test_requests_are_spread(spread: Proxy, two: list[FakeBackend]) -> Non
     for fake in two:
         fake.requests.clear()
         fake.hold.clear()
-    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(6)]
-    await until(lambda: sum(len(fake.requests) for fake in two) == 6)
-    assert [len(fake.requests) for fake in two] == [3, 3]
-    two[0].hold.set()  # three answers end; the next requests go where least is under way
-    await until(lambda: sum(task.done() for task in asked) == 3)
-    for n in range(2):
-        assert (await spread.chat(f"more {n}")).status == 200
-    assert [len(fake.requests) for fake in two] == [5, 3]
-    two[1].hold.set()
+    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(8)]
+    await until(lambda: sum(len(fake.requests) for fake in two) == 8)
+    assert max(len(fake.requests) for fake in two) <= 5, "none has more than a quarter more than the mean"
+    for fake in two:
+        fake.hold.set()
     assert {response.status for response in await asyncio.gather(*asked)} == {200}
+
+
+async def test_a_conversation_stays_where_it_was_read(spread: Proxy, two: list[FakeBackend]) -> None:
+    for fake in two:
+        fake.requests.clear()
+    for n in range(12):
+        texts = [f"q{n}"]
+        for turn in range(3):
+            assert (await spread.chat(*texts)).status == 200
+            texts += ["yes", f"and {turn}"]
+    places = {f"q{n}": {fake.url for fake in two for r in fake.requests if r["messages"][0]["content"] == f"q{n}"}
+              for n in range(12)}  # fmt: skip
+    assert all(len(urls) == 1 for urls in places.values())
+    assert all(fake.requests for fake in two)
 
 
 async def test_a_version_is_in_all_of_them_and_goes_from_all(spread: Proxy, two: list[FakeBackend]) -> None:
@@ -114,19 +135,19 @@ async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, tw
     port = two[1].port
     await two[1].stop()
     for n in range(4):
-        assert await answered_by(spread) == "v1", n
-    said = await state(spread)
-    assert said.startswith("vllm, 1 of 2 replicas answer") and f"{two[1].url} is left out" in said
+        assert await answered_anywhere(spread) == "v1", n
+    said = await said_at_last(spread, "1 of 2")
+    assert f"{two[1].url} is left out" in said
     assert (await spread.post("/rl/promote/2"))[0] == 200, "who is away keeps nothing from going live"
     two[1].adapters.clear()
     two[1].asked.clear()
     await two[1].start(port)
     while not two[1].asked:
-        assert await answered_by(spread) == "v2"
+        assert await answered_anywhere(spread) == "v2"
     assert set(two[1].adapters) == {f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"} and two[1].unknown == 0
-    for _ in range(4):
-        assert await answered_by(spread) == "v2"
-    assert len(two[1].asked) >= 2 and all(body["model"] == f"fake@v2-{spread.mark}" for _, body in two[1].asked)
+    while len(two[1].asked) < 2:
+        assert await answered_anywhere(spread) == "v2"
+    assert all(body["model"] == f"fake@v2-{spread.mark}" for _, body in two[1].asked)
 
 
 async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread: Proxy, two: list[FakeBackend]) -> None:
@@ -142,9 +163,9 @@ async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread:
     for fake in two:
         fake.requests.clear()
         fake.hold.clear()
-    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(4)]
-    await until(lambda: sum(len(fake.requests) for fake in two) == 4)
-    assert [len(fake.requests) for fake in two] == [2, 2]
+    asked = [asyncio.create_task(spread.chat(f"q{n}")) for n in range(8)]
+    await until(lambda: sum(len(fake.requests) for fake in two) == 8)
+    assert max(len(fake.requests) for fake in two) <= 5
     for fake in two:
         fake.hold.set()
     await asyncio.gather(*asked)
@@ -155,7 +176,7 @@ async def test_comparing_takes_a_place_for_no_longer_than_it_lasts(
     tmp_path: Path, two: list[FakeBackend], mood: str, found: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The served model with the weights, by questions that are answered, refused, or broken off."""
-    monkeypatch.setattr("proxy.backends.replicas.LOOK_DOWN_S", 0.05)
+    monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_DOWN_S", 0.05)
     port = two[1].port
     await two[1].stop()  # so that all of them go to one
     flags = {"backend.kind": "vllm", "backend.url": two[0].url, "backend.replicas": [two[1].url], "home": tmp_path}
@@ -205,7 +226,7 @@ async def test_a_reply_that_one_breaks_off_before_it_began_comes_from_another(
     two[0].mood = "drop"  # it dies over the question
     two[0].requests.clear()
     while not two[0].requests:
-        assert (await spread.chat("x")).status == 200
+        assert (await spread.chat(f"x{next(NUMBERS)}")).status == 200
 
 
 async def test_none_answers(spread: Proxy, two: list[FakeBackend]) -> None:

@@ -1,8 +1,9 @@
 """Several servers of one kind with the same model: requests are spread, and a version is in all of them or in none.
 
-Owns who is asked, who is left out, and what one that comes back is given before it is asked again. A replica that
-nobody reaches keeps no version from going live: it has no part in answers until it holds what the others hold. Not
-here: how one server is spoken to (vllm), which version is live (live_version).
+Owns who is asked, who is left out, and what one that comes, or comes back, is given before it is asked. A replica that
+nobody reaches keeps no version from going live: it has no part in answers until it holds what the others hold. One
+that its name does not have any more ends its answers and is gone. Not here: how one server is spoken to (vllm), which
+replica a request gets (choice), which version is live (live_version).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import structlog
 from proxy.backends.base import (
     Address,
     Capabilities,
+    Conversation,
     LeftoverVersions,
     ModelDescription,
     Prompt,
@@ -26,23 +28,30 @@ from proxy.backends.base import (
     ServedModel,
 )
 from proxy.backends.openai_compatible import OpenAICompatible
+from proxy.backends.replicas.addresses import NameUnknown, ServerName
+from proxy.backends.replicas.choice import choose
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError
 from trainer.launch import ServerFormat
 
 log = structlog.get_logger()
 
 LOOK_DOWN_S: Final = 1.0  # at one that is left out
-LOOK_UP_S: Final = 5.0  # at one that answers: it may have been restarted without anybody noticing
+LOOK_UP_S: Final = 5.0  # at one that answers: it may have been restarted without anybody noticing; at a name, too
+LEFT: Final = "its name does not have it any more"
 
 
 class Replica:
-    def __init__(self, server: OpenAICompatible) -> None:
+    def __init__(self, server: OpenAICompatible, name: ServerName | None = None) -> None:
+        """`name`: that it was found under; None where its own address is in the settings."""
         self.server = server
+        self.name = name
         self.url = server.url
         self.out_reason: str | None = "it has not answered yet"  # None: it gets requests
         self.looked_at = 0.0
+        self.look: asyncio.Task[None] | None = None  # under way; one that hangs keeps nobody else from being looked at
         self.in_flight = 0
         self.turn = 0  # when it was last asked, as a number
+        self.has_started = False
 
     def leave_out(self, reason: str) -> None:
         if self.out_reason is None:
@@ -51,22 +60,37 @@ class Replica:
 
 
 class Replicas:
-    def __init__(self, servers: Sequence[OpenAICompatible]) -> None:
-        self._all = [Replica(server) for server in servers]
-        self._first = servers[0]
-        self.kind = self._first.kind
-        self.capabilities: Capabilities = self._first.capabilities
+    def __init__(
+        self, make: Callable[[str], OpenAICompatible], urls: Sequence[str], names: Sequence[ServerName] = ()
+    ) -> None:
+        """`make`: of one server's address. Some address or name there has to be."""
+        self._make = make
+        self._names = names
+        self._all = [Replica(make(url)) for url in urls]
+        # What holds for any of them, before one was met.
+        self._any = self._all[0].server if self._all else make(names[0].plain)
+        self.kind = self._any.kind
+        self.capabilities: Capabilities = self._any.capabilities
         self._model: str | None = None  # that all have to serve; the first one that answered has said it
         self._adapters: dict[str, Path] = {}  # what every one that is asked holds
         self._changing = asyncio.Lock()
         self._turn = 0
+        self._names_asked_at = -LOOK_UP_S
+        self._unknown: dict[str, str] = {}  # names that nobody knows now, with the reason
+        self._http: aiohttp.ClientSession | None = None
+        self._on_restart: Callable[[], Awaitable[None]] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     # What there is
 
     @property
     def url(self) -> str:
-        return next((r.url for r in self._all if r.out_reason is None), self._first.url)
+        return self._first.url
+
+    @property
+    def _first(self) -> OpenAICompatible:
+        """The first that answers, else any."""
+        return next((r.server for r in self._all if r.out_reason is None), self._any)
 
     @property
     def served(self) -> ServedModel:
@@ -92,7 +116,7 @@ class Replicas:
     def state(self) -> str:
         out = [f"{r.url} is left out: {r.out_reason}" for r in self._all if r.out_reason is not None]
         summary = f"{self.kind}, {len(self._all) - len(out)} of {len(self._all)} replicas answer"
-        return "; ".join([summary, *out])
+        return "; ".join([summary, *out, *self._unknown.values()])
 
     @property
     def obstacle(self) -> str | None:
@@ -113,26 +137,32 @@ class Replicas:
         """Raises BackendDown where there is none."""
         if up := [r for r in self._all if r.out_reason is None]:
             return up
-        reasons = "; ".join(f"{r.url}: {r.out_reason}" for r in self._all)
+        reasons = "; ".join([*(f"{r.url}: {r.out_reason}" for r in self._all), *self._unknown.values()])
         raise BackendDown(f"No replica answers ({reasons}). Nothing stored was lost.", retry_after=5)
 
     # Their life
 
     async def start(self, http: aiohttp.ClientSession, on_restart: Callable[[], Awaitable[None]]) -> None:
+        self._http, self._on_restart = http, on_restart
         for replica in self._all:
             await replica.server.start(http, on_restart)
+            replica.has_started = True
+        await self._ask_names()
         await self._look(self._all)
         self._keeper = asyncio.create_task(self._keep(), name="keep-replicas")
 
     async def stop(self) -> None:
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait([self._keeper])
+        tasks = [task for task in (self._keeper, *(replica.look for replica in self._all)) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         for replica in self._all:
             await replica.server.stop()
 
     async def ready(self) -> None:
         if all(r.out_reason is not None for r in self._all):
+            await self._ask_names()
             await self._look(self._all)
         self._up()
 
@@ -141,15 +171,50 @@ class Replicas:
         while True:
             await asyncio.sleep(LOOK_DOWN_S)
             late = loop.time() - LOOK_UP_S
-            await self._look([r for r in self._all if r.out_reason is not None or r.looked_at < late])
+            if self._names_asked_at < late or self._unknown:
+                await self._ask_names()
+            due = (r for r in self._all if r.out_reason is not None or r.looked_at < late)
+            for replica in [r for r in due if r.look is None or r.look.done()]:
+                replica.look = asyncio.create_task(self._look_at(replica), name=f"look-at-{replica.url}")
+
+    async def _ask_names(self) -> None:
+        """Take in the servers that names have now, and let go of those that they have no more."""
+        self._names_asked_at = asyncio.get_running_loop().time()
+        for name in self._names:
+            try:
+                urls = await name.urls()
+            except NameUnknown as error:  # those that answer go on: the DNS may be ill, and they are well
+                self._unknown[name.written] = str(error)
+                continue
+            self._unknown.pop(name.written, None)
+            met = {replica.url for replica in self._all}
+            self._all += [Replica(self._make(url), name) for url in urls if url not in met]
+            for replica in [r for r in self._all if r.name is name]:
+                if replica.url not in urls:
+                    await self._let_go(replica)
+                elif replica.out_reason == LEFT:
+                    replica.leave_out("its name has it again")
+
+    async def _let_go(self, replica: Replica) -> None:
+        """No new request for it; it is forgotten when its answers have ended."""
+        replica.leave_out(LEFT)
+        if not replica.in_flight:
+            self._all.remove(replica)
+            if replica.look is not None:
+                replica.look.cancel()
+            await replica.server.stop()
+            log.info("replica is gone", url=replica.url)
 
     async def _look(self, replicas: Sequence[Replica]) -> None:
         await asyncio.gather(*(self._look_at(replica) for replica in replicas))
 
     async def _look_at(self, replica: Replica) -> None:
         """Tell whether it answers and holds every version; one that lacks some gets them before anybody's request."""
+        if replica.out_reason == LEFT:
+            return
         replica.looked_at = asyncio.get_running_loop().time()
         try:
+            await self._start(replica)
             lacks = await self._lacks(replica)
             if replica.out_reason is None and not lacks:
                 return
@@ -161,6 +226,13 @@ class Replicas:
             log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
             replica.leave_out(error.message)
+
+    async def _start(self, replica: Replica) -> None:
+        if not replica.has_started:
+            assert self._http is not None and self._on_restart is not None, "started before"
+            await replica.server.start(self._http, self._on_restart)
+            replica.has_started = True
+            log.info("replica is new", url=replica.url)
 
     async def _lacks(self, replica: Replica) -> set[str]:
         """Versions that it has to be given. Raises BackendBroke where it serves another model."""
@@ -174,9 +246,8 @@ class Replicas:
 
     # Requests
 
-    def address(self, model: str) -> Address:
-        """The one with the fewest answers under way; of several, the one whose turn it is."""
-        replica = min(self._up(), key=lambda r: (r.in_flight, r.turn))
+    def address(self, model: str, conversation: Conversation | None = None) -> Address:
+        replica = choose(self._up(), None if conversation is None else conversation())
         replica.in_flight += 1
         self._turn += 1
         replica.turn = self._turn
