@@ -430,6 +430,21 @@ class StoreSection(Section):
     """Days an unrated completion is kept; rated ones stay until forgotten."""
     key_from: KeySource = ""
     """Where the database's key is: "keyring", "file:PATH", "env" or "prompt"; empty: it is not encrypted."""
+    url: Key = None
+    """PostgreSQL that relays share, "postgresql://user:password@host/database"; empty: SQLite."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.url is not None and self.key_from:
+            raise ValueError(
+                "store.key_from encrypts SQLite's file, and store.url names PostgreSQL: set one of the two"
+            )
+        return self
+
+    @property
+    def address(self) -> str:
+        """`url` in the clear; empty for SQLite."""
+        return "" if self.url is None else self.url.get_secret_value()
 
 
 class Images(Section):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 import structlog
@@ -31,7 +31,7 @@ from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.parts import RelayParts
 from proxy.training import relocation
-from proxy.training.training import Training
+from proxy.training.training import Training, any_of
 from proxy.versions.services import Services
 from proxy.web import error_middleware
 from proxy.web.handlers import Handlers
@@ -40,11 +40,17 @@ from proxy.web.route_table import ROUTES
 from proxy.web.status import AS_IT_IS, StatusReport
 from store.captured.inbox import BATCH_SIZE
 from store.errors import StoreError
+from store.file.meta import UNCAPTURED
 from store.store import Store
 from trainer.launch import Launcher
 
+if TYPE_CHECKING:
+    from store.postgres.following import Following
+    from store.postgres.sharing import Sharing
+
 log = structlog.get_logger()
 
+RETRY_S: Final = 5.0  # before this relay tries to learn once more
 DRAIN_S: Final = 10.0  # for completions that still have to be stored when we stop
 POOL_KEEPALIVE_S: Final = 4.0  # below uvicorn's 5 s, else a connection may be closed under a request
 
@@ -121,7 +127,8 @@ class Wiring:
         asyncio.get_running_loop().set_exception_handler(services.health.files.on_loop_error)
         await services.keys.start(store)
         await self.episodes.start()
-        await relocation.relocate(services.settings, store)
+        if store.sharing is None:
+            await relocation.relocate(services.settings, store)
         async with self._towards_backend() as http:
             backend = services.settings.backend
             self.parts.connections = connections = Connections(backend.connect_timeout_s, backend.read_timeout_s)
@@ -138,11 +145,13 @@ class Wiring:
             services.tasks.spawn("cut-prompts", services.health.cut.start(store))
             await self.handlers.retention.start()
             services.tasks.spawn("damage", _tell_of_damage(store, services.events))
-            await training.start()
-            services.tasks.spawn("reward-function", self.episodes.rewarding.run())
-            services.tasks.spawn("expire", self.handlers.retention.run())
+            if store.sharing is None:
+                await self._start_learning()
+            else:
+                services.tasks.spawn("sharing", store.sharing.run())
+                services.tasks.spawn("follow", self._follow(store.sharing.following))
+                services.tasks.spawn("lead", self._learn_in_turn(store.sharing))
             services.tasks.spawn("search", _fill_search(store))
-            services.tasks.spawn("images", services.images.run())
             services.tasks.spawn("key-uses", services.keys.remember_uses())
             yield
             await services.tasks.drain_named("finish-", DRAIN_S)
@@ -153,6 +162,48 @@ class Wiring:
             await self.episodes.rewarding.stop()
             await services.backend.stop()
             await connections.close()
+
+    async def _start_learning(self) -> list[asyncio.Task[Any]]:
+        services = self.services
+        return [
+            *await self.training.start(),
+            services.tasks.spawn("reward-function", self.episodes.rewarding.run()),
+            services.tasks.spawn("expire", self.handlers.retention.run()),
+            services.tasks.spawn("images", services.images.run()),
+        ]
+
+    async def _learn_in_turn(self, sharing: Sharing) -> None:
+        """Learn while no other relay of this database does."""
+        while True:
+            await sharing.following.leading()
+            tasks: list[asyncio.Task[Any]] = []
+            try:
+                await sharing.end_abandoned()
+                await relocation.relocate(self.services.settings, self.services.store)
+                tasks = await self._start_learning()
+                await sharing.following.lost()
+            except StoreError as error:
+                log.error("this relay cannot learn now", error=str(error))
+                await asyncio.sleep(RETRY_S)
+            await self.training.supervisor.stop()
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    async def _follow(self, following: Following) -> None:
+        """Take over what other relays of this database do, for ever."""
+        async for topics in following.changes():
+            try:
+                if any_of(topics, "keys"):
+                    await self.services.keys.refresh()
+                if any_of(topics, f"meta {UNCAPTURED}"):
+                    await self.parts.uncaptured.refresh()
+                if self.parts.lessons is not None and any_of(topics, "ratings"):
+                    self.parts.lessons.changed()
+                await self.training.follow(topics)
+            except StoreError as error:
+                log.warning("what other relays do is not known now", error=str(error))
 
     async def stop_learning(self, app: web.Application) -> None:
         self.queue.stopping()

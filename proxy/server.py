@@ -138,7 +138,7 @@ async def serving(
         )
     )
     backend = make_backend(settings, launcher)
-    store = await Store.open(settings.home, secret, structlog.get_logger().info)
+    store = await Store.open(settings.home, secret, structlog.get_logger().info, settings.store.address)
     opened(store)
     try:
         security.check_bind(settings.server, any(key.revoked_at is None for key in await store.keys.all()))

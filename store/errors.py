@@ -6,6 +6,7 @@ StoreError
 ├── StoreDamaged           the database failed its check
 ├── ForeignSchema          the file has tables, triggers or the like that no rlproxy made
 ├── StoreFull              no space: nothing of this operation was kept
+├── StoreAway              the shared database cannot be reached, or does not answer
 ├── KeyProblem
 │   ├── NoKey              the key is not where the settings say, or is none
 │   ├── WrongKey           the key that is there does not open this file
@@ -36,8 +37,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from store.records import Rating
+
+POSTGRES_FULL: Final = "53100"  # PostgreSQL's disk_full
 
 
 class StoreError(Exception):
@@ -72,6 +76,10 @@ class ForeignSchema(StoreError):
 
 class StoreFull(StoreError):
     pass
+
+
+class StoreAway(StoreError):
+    """The shared database (`store.url`) cannot be reached, or has not answered."""
 
 
 class KeyProblem(StoreError):
@@ -215,8 +223,11 @@ class UnknownKey(Unknown):
 
 
 def translated(error: Exception) -> StoreError:
-    """Translate SQLite's error into one of this store."""
+    """Translate an error of the database into one of this store."""
     # An error that Python itself raises has no code; the low byte is the primary one.
-    if (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_FULL:
+    is_full = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF == sqlite3.SQLITE_FULL
+    if is_full or getattr(error, "sqlstate", None) == POSTGRES_FULL:
         return StoreFull("The disk is full, this was not stored; free some space and try again.")
-    return StoreError(f"The database refused this, it was not stored: {error}.")
+    # PostgreSQL's own sentence has the values, too.
+    reason = getattr(getattr(error, "diag", None), "message_primary", None) or error
+    return StoreError(f"The database refused this, it was not stored: {reason}.")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import sqlite3
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from store.captured import completions
 from store.captured.completions import CompletionStore
@@ -22,7 +23,7 @@ from store.captured.sizes import SizeStore
 from store.captured.stats import StatStore
 from store.copies import backup
 from store.copies.export import TransferStore
-from store.errors import StoreError
+from store.errors import MissingExtra, StoreError
 from store.file import conversion, driver, integrity, schema, tombstones, torn_log
 from store.file.db_key import Secret
 from store.file.integrity import Integrity
@@ -51,12 +52,23 @@ from store.learning.signals import SignalStore
 from store.learning.unlearning import RebuildStore
 from store.learning.versions import VersionStore
 
+if TYPE_CHECKING:
+    from store.postgres.sharing import Sharing
+
 
 class Store:
     def __init__(
-        self, home: Path, lock: Lock, integrity: Integrity, writer: Writer, reader: Reader, secret: Secret | None
+        self,
+        home: Path,
+        lock: Lock,
+        integrity: Integrity,
+        writer: Writer,
+        reader: Reader,
+        secret: Secret | None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.encrypted = secret is not None
+        self.sharing = sharing  # with other relays, on PostgreSQL
         self.integrity = integrity
         self._lock = lock
         self._writer = writer
@@ -65,7 +77,7 @@ class Store:
         self._checked, self._damaged = asyncio.Event(), asyncio.Event()
         self.room = writer.room  # returns once the disk has caught up enough for more to be asked of it
         # Captured
-        self.completions = CompletionStore(reader, writer)
+        self.completions = CompletionStore(reader, writer) if sharing is None else sharing.completions
         self.answers = AnswerStore(reader, writer)
         self.inbox = InboxStore(reader, writer)
         self.images = ImageStore(reader, writer)
@@ -74,7 +86,7 @@ class Store:
         self.stats = StatStore(reader, writer)
         self.transfer = TransferStore(reader, writer)
         # Learning
-        self.ratings = RatingStore(reader, writer)
+        self.ratings = RatingStore(reader, writer) if sharing is None else sharing.ratings
         self.opinions = OpinionStore(reader, writer)
         self.lessons = LessonStore(reader, writer)
         self.guesses = GuessStore(reader, writer)
@@ -94,7 +106,8 @@ class Store:
         self.keys = KeyStore(reader, writer, home)
         self.meta = MetaStore(reader, writer)
         # Safety
-        self.erasure = ErasureStore(reader, writer, home, secret)  # as it was given: each copy has a salt of its own
+        # The key as it was given: each copy has a salt of its own.
+        self.erasure = ErasureStore(reader, writer, home, secret, is_shared=sharing is not None)
 
         loop = asyncio.get_running_loop()
 
@@ -105,13 +118,19 @@ class Store:
         integrity.listen(changed)
 
     @classmethod
-    async def open(cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda text: None) -> Store:
+    async def open(
+        cls, home: Path, secret: Secret | None = None, tell: schema.Tell = lambda text: None, url: str = ""
+    ) -> Store:
         """Take the home folder, bring its database up to date and end what was left pending.
+
+        With `url` the database is PostgreSQL's there, which other relays may use, too; the folder is this relay's own.
 
         After a stop that was not clean the file is checked: one that is small at once, another while it is used.
         With `db_key` the database is encrypted; `tell` is told, in another thread, of what may take long. Raises
         StoreError: also where there is a key and the database is in the clear, or the other way round.
         """
+        if url:
+            return await cls._open_shared(home, url)
         lock, integrity, connection, salted = await asyncio.to_thread(_take, home, secret, tell)
         writer = Writer(connection, integrity)
         try:
@@ -123,6 +142,14 @@ class Store:
             lock.release()
             raise
 
+    @classmethod
+    async def _open_shared(cls, home: Path, url: str) -> Store:
+        sharing = sharing_module()
+        lock, connection, spool, relay = await asyncio.to_thread(_take_shared, home, url)
+        integrity = Integrity(home / schema.NAME)  # the server checks its own files
+        shared = await sharing.connect(connection, url, integrity, spool, relay)
+        return cls(home, lock, integrity, shared.writer, shared.reader, None, shared)
+
     async def close(self) -> None:
         """Write what is queued, then let go of the folder."""
         if self._closed:
@@ -130,8 +157,11 @@ class Store:
         self._closed = True
         if self.integrity.state == "sound":
             with contextlib.suppress(StoreError):  # no space for the flag: the next start checks the file
-                await self._writer.submit(lambda db: set_meta(db, schema.CLEAN, True))
+                if self.sharing is None:
+                    await self._writer.submit(lambda db: set_meta(db, schema.CLEAN, True))
             self.integrity.close()
+            if self.sharing is not None:
+                await self.sharing.close()
             await self._reader.close()
             await self._writer.stop()
         else:  # the last one to close may only read, so that the log stays where it is
@@ -208,6 +238,34 @@ def _take(
             raise
         conversion.wipe_journal(path)
         return lock, file_integrity, db, secret
+    except BaseException:
+        lock.release()
+        raise
+
+
+def sharing_module() -> Any:
+    """`store.postgres.sharing`, which needs a package of its own. Raises MissingExtra."""
+    try:
+        from store.postgres import sharing
+    except ImportError:
+        raise MissingExtra(
+            "store.url is set and psycopg is not installed: `pip install 'rlproxy[postgres]'`; nothing was changed."
+        ) from None
+    return sharing
+
+
+def _take_shared(home: Path, url: str) -> tuple[Lock, Any, Any, str]:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    sharing = sharing_module()
+    lock = Lock(home)
+    try:
+        connection, spool, relay = sharing.take(home, url)
+        try:
+            _revoke(connection, home)
+        except BaseException:
+            connection.close()
+            raise
+        return lock, connection, spool, relay
     except BaseException:
         lock.release()
         raise

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
     from scripts.fakes.backend import FakeBackend
     from scripts.fakes.ollama import FakeOllama
     from scripts.harness.in_process import Proxy
+    from scripts.harness.postgres import PostgresServer
     from store.store import Store
     from tests.harness.chats import Chats
     from tests.harness.held_checks import Held
 
+EMPTY_DATABASE = "rlproxy_empty"  # with our tables; each test gets a copy
+NO_PSYCOPG = "psycopg is not installed: `pip install 'rlproxy[postgres]'`"
 HERE = Path(__file__).resolve().parent
 
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -83,6 +87,49 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     opened = await Store.open(tmp_path)
     yield opened
     await opened.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server; the test is skipped where there are no binaries of one."""
+    pytest.importorskip("psycopg_pool", reason=NO_PSYCOPG)
+    from scripts.harness.postgres import LACKS, PostgresServer, find_binaries
+    from store.postgres import schema
+    from store.postgres.connection import PostgresConnection
+
+    if (binaries := find_binaries()) is None:
+        pytest.skip(LACKS)
+    server = PostgresServer(binaries)
+    try:
+        server.start()
+        server.execute(f"CREATE DATABASE {EMPTY_DATABASE}")
+        with closing(PostgresConnection(server.url(EMPTY_DATABASE))) as db:
+            schema.migrate(db)
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def durable() -> Iterator[PostgresServer]:
+    """A server of the test's own, which may be killed: it waits for its disk."""
+    pytest.importorskip("psycopg_pool", reason=NO_PSYCOPG)
+    from scripts.harness.postgres import LACKS, PostgresServer, find_binaries
+
+    if (binaries := find_binaries()) is None:
+        pytest.skip(LACKS)
+    server = PostgresServer(binaries, durable=True)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> Iterator[str]:
+    """The address of a database with our tables and nothing in them."""
+    name = postgres.create(EMPTY_DATABASE)
+    yield postgres.url(name)
+    postgres.drop(name)
 
 
 @pytest.fixture

@@ -160,6 +160,15 @@ class Keys:
         self._keys = {key.id: key for key in await store.keys.all()}
         self.needed = self.needed or await store.keys.needed()
 
+    async def refresh(self) -> None:
+        """Take over what other relays have done. Raises StoreError."""
+        assert self._store is not None
+        stored = {key.id: key for key in await self._store.keys.all()}
+        for id in self._unstored:  # revoked here, and on its way to the database
+            stored[id] = self._keys[id]
+        self._keys = stored
+        self.needed = self.needed or any(key.revoked_at is None for key in stored.values())
+
     def principal(self, secret: str) -> Principal:
         """Find whose key this is. Without any (loopback only) everybody is admin. Raises Unauthorized."""
         encoded = secret.encode("utf-8", "surrogateescape")

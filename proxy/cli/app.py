@@ -30,6 +30,7 @@ from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.lessons import lessons_app
+from proxy.cli.migrate import migrate_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
@@ -56,6 +57,7 @@ for commands in (
     judge_app,
     data_app,
     encrypt_app,
+    migrate_app,
 ):  # no name: commands of their own
     app.add_typer(commands)
 config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup_mode=None)

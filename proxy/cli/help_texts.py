@@ -19,7 +19,7 @@ SECTIONS: Final = {
         "why", "report", "eval", "experiment", "rollback", "promote", "reset", "retrain",
     ),
     "Data": (
-        "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "audit",
+        "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "migrate", "audit",
     ),
 }  # fmt: skip
 EXIT_CODES: Final = (
@@ -92,6 +92,7 @@ EXAMPLES: Final = {
     "backup": ("backup rlproxy-backup.db",),
     "restore": ("restore rlproxy-backup.db",),
     "encrypt": ("encrypt --key keyring",),
+    "migrate": ("migrate --to postgresql://me:secret@db.local/rlproxy", "migrate --to sqlite"),
     "decrypt": ("decrypt",),
     "audit list": ("audit list -n 50", "audit list --json"),
     "audit verify": ("audit verify", "audit verify --expect 9f2c"),

@@ -25,6 +25,7 @@ ProxyError
 ├── Overloaded 503        too much is under way here
 ├── OutOfFiles 503        no file descriptor is left to reach it
 └── StorageFailed 507     the disk did not take it
+    └── DatabaseAway 503  the database that several relays share is away
 
 Owns status codes and the one error shape. A dialect may wrap the shape in its own (`Dialect.error`).
 Each message is one sentence: what happened, what was kept, what to do.
@@ -33,13 +34,15 @@ Each message is one sentence: what happened, what was kept, what to do.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import web
 from typing_extensions import TypedDict
 
 from proxy.core.json_edit import dumps
+from store.errors import StoreAway, StoreError
 
+AWAY_S: Final = 5  # before a client tries again
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -184,3 +187,18 @@ class OutOfFiles(ProxyError):
 
 class StorageFailed(ProxyError):
     status, type, code = 507, "server_error", "storage_failed"
+
+
+class DatabaseAway(StorageFailed):
+    status, code = 503, "database_away"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"{message} Answers go on meanwhile, and are kept on this relay's disk; send this again in a few seconds.",
+            retry_after=AWAY_S,
+        )
+
+
+def not_stored(message: str, error: StoreError) -> StorageFailed:
+    """The error of something that the store did not take; `message` says what, without a full stop."""
+    return (DatabaseAway if isinstance(error, StoreAway) else StorageFailed)(f"{message}: {error}")

@@ -73,7 +73,10 @@ class Episodes:
         """
         if session is None:
             return None
-        pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None)
+        try:
+            pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None)
+        except errors.StoreAway:  # whether it is one is not known now; the request is answered all the same
+            return None
         if pin.ended:
             raise Gone(
                 f"The episode {session!r} has ended, since its reward was given; the next attempt needs an id of its "

@@ -20,7 +20,7 @@ from proxy.access.security import principal_of
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.first_words import first_words, quote_of
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
-from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, StorageFailed
+from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, not_stored
 from proxy.core.events import Events
 from proxy.core.json_response import json_response, parse_json
 from proxy.core.metrics import Metrics
@@ -117,7 +117,7 @@ class Feedback:
         except NoAnswer as error:
             raise _no_answer_error(error) from None
         except StoreError as error:
-            raise StorageFailed(f"The rating was not stored: {error}") from error
+            raise not_stored("The rating was not stored", error) from error
         if not rating.duplicate:
             self._metrics.ratings.labels(_label(new.source), _sign(rating.value)).inc()
             self._events.emit("rating", id=rating.id, completion=rating.completion_id, value=rating.value)
@@ -130,7 +130,7 @@ class Feedback:
         except UnknownRating:
             raise NotFound(f"There is no rating {rating_id}.", param="id") from None
         except StoreError as error:
-            raise StorageFailed(f"The rating was not retracted: {error}") from error
+            raise not_stored("The rating was not retracted", error) from error
         if rating.retracted_at is None:
             await self._check_nothing_counts(rating)
         self._events.emit("retracted", id=rating.id, completion=rating.completion_id)
@@ -151,7 +151,7 @@ class Feedback:
         except EventTaken as error:
             raise _event_conflict(error.rating) from None
         except StoreError as error:
-            raise StorageFailed(f"The reaction was not stored: {error}") from error
+            raise not_stored("The reaction was not stored", error) from error
         rating = reacted.rating
         if rating is not None and reacted.result == "rated":
             self._metrics.ratings.labels(_label(new.platform), _sign(rating.value)).inc()

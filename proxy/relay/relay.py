@@ -23,7 +23,7 @@ from proxy.access.pace import PacedStream
 from proxy.access.security import HEAD, PRINCIPAL, RequestHead
 from proxy.conversation.retries import Attempt, key_of
 from proxy.core.agent_wrappers import NOBODY, agent_of
-from proxy.core.errors import BadRequest, ProxyError, StorageFailed
+from proxy.core.errors import BadRequest, ProxyError, not_stored
 from proxy.core.offload import LARGE, in_thread, off_loop, weight
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.base import OutgoingRequest
@@ -320,7 +320,7 @@ class Relay:
 
 
 def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
-    return error if isinstance(error, ProxyError) else StorageFailed(f"The store did not take it: {error}")
+    return error if isinstance(error, ProxyError) else not_stored("The store did not take it", error)
 
 
 def _assignment(arms: Arms, context: RequestContext) -> Assignment | None:

@@ -12,7 +12,7 @@ import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from proxy.core.errors import NotFound, ProxyError, StorageFailed
+from proxy.core.errors import Conflict, NotFound, ProxyError, StorageFailed
 from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_in_words
 from proxy.training.run_supervisor import RunSupervisor
@@ -25,6 +25,7 @@ log = structlog.get_logger()
 
 ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
 CHANGES_POINTER: Final = frozenset({"rollback", "promote"})  # which has a line of its own in the audit log
+BY_LEARNER: Final = frozenset({"train", "cancel"})  # of several relays only the one that learns can
 IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
 
 
@@ -92,6 +93,8 @@ class AdminActs:
         return result
 
     async def _act(self, act: str, actor: str, version: int | None, tune: bool) -> ActResult:
+        if act in BY_LEARNER and self._store.sharing is not None and not self._store.sharing.following.leads:
+            raise Conflict("Another relay of this database trains, and nothing was changed: say this to that one.")
         match act:
             case "train":
                 reason = (await self._learner.train(tune=tune)).reason

@@ -87,13 +87,13 @@ class RunSupervisor:
         self._recorded = asyncio.Event()  # what became of the run under way; set where there is none
         self._recorded.set()
 
-    # What others ask for
-
-    async def start(self) -> None:
+    async def start(self) -> asyncio.Task[None]:
+        """Learn from now on, until `stop`; the task that does."""
+        self._stopping = False
         self.state.paused = bool(await self._store.meta.get("paused", False))
         self.state.by_hand = await self._store.meta.get("by_hand", None)
         await self._preconditions.start()
-        self._tasks.spawn("learner", self._loop())
+        return self._tasks.spawn("learner", self._loop())
 
     def wake(self) -> None:
         self._wake.set()

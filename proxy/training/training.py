@@ -5,7 +5,9 @@ Owns which part is made of which, and the order of their start. Not here: what e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any
 
 import aiohttp
 import structlog
@@ -38,6 +40,11 @@ from proxy.versions.services import Services
 from proxy.versions.warm_up import WarmUp
 
 log = structlog.get_logger()
+
+
+def any_of(topics: Collection[str], *names: str) -> bool:
+    """Tell whether one of these has changed; `*` is anything."""
+    return "*" in topics or any(name in topics for name in names)
 
 
 class Training:
@@ -102,18 +109,35 @@ class Training:
         await self.experiments.restore()
         await self.judging.start(http)
 
-    async def start(self) -> None:
+    async def start(self) -> list[asyncio.Task[Any]]:
+        """Learn from now on; the tasks that do."""
         tasks = self._services.tasks
         settling = tasks.spawn("forgotten", self.run_files.start())
         if self._services.store.integrity.doubt is None:
             await settling
-        tasks.spawn("gaps", self.run_files.keep_overwriting())
-        await self.supervisor.start()
-        tasks.spawn("watch", self.monitor.run())
-        tasks.spawn("experiments", self.experiments.run())
-        tasks.spawn("rehearsal", self.rehearsal.run())
-        tasks.spawn("signals", self.judging.run())
-        tasks.spawn("wake-on-ratings", self._wake_on_ratings())
+        return [
+            settling,
+            tasks.spawn("gaps", self.run_files.keep_overwriting()),
+            await self.supervisor.start(),
+            tasks.spawn("watch", self.monitor.run()),
+            tasks.spawn("experiments", self.experiments.run()),
+            tasks.spawn("rehearsal", self.rehearsal.run()),
+            tasks.spawn("signals", self.judging.run()),
+            tasks.spawn("wake-on-ratings", self._wake_on_ratings()),
+        ]
+
+    async def follow(self, topics: Collection[str]) -> None:
+        """Take over what another relay has changed, by the names of tables and `meta KEY`. Raises StoreError."""
+        if any_of(topics, "pointer", "adapters"):
+            await self.live_version.follow()
+        if any_of(topics, "experiments"):
+            await self.experiments.follow()
+        if any_of(topics, "meta paused", "ratings", "episodes"):
+            paused = bool(await self._services.store.meta.get("paused", False))
+            if paused != self.supervisor.state.paused:
+                await (self.supervisor.pause() if paused else self.supervisor.resume())
+            self.supervisor.wake()
+            self.monitor.wake()
 
     async def stop(self) -> None:
         self.gpu_sharing.stopping()

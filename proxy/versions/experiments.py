@@ -117,6 +117,14 @@ class Experiments:
         if experiment is not None:
             self._arms.begin(experiment, await self._store.experiments.arms(experiment.id))
 
+    async def follow(self) -> None:
+        """Take over what another relay of this database has begun, or ended. Raises StoreError."""
+        experiment, ours = await self._store.experiments.running(), self._arms.experiment
+        if experiment is None and ours is not None:
+            self._arms.end()
+        elif experiment is not None and (ours is None or ours.id != experiment.id):
+            self._arms.begin(experiment, await self._store.experiments.arms(experiment.id))
+
     async def run(self) -> None:
         """For ever."""
         wait_s = LOOK_S

@@ -337,6 +337,26 @@ class LiveVersion:
                 self._pointer = pointer
         await self._unload_unused()
 
+    async def follow(self) -> None:
+        """Take over the version that another relay of this database has made live. Where it cannot be loaded here, the
+        one before goes on to answer. Raises StoreError."""
+        async with self._changing:
+            pointer = await self._store.versions.pointer()
+            if pointer == self._pointer or not self._backend.capabilities.adapters:
+                return
+            try:
+                await self._load(pointer.live)
+            except (AdapterError, ProxyError) as error:
+                self._failed(
+                    f"Another relay has made {version_in_words(pointer.live)} live, and it cannot be loaded here: "
+                    f"{error} {version_first(self.live)} still answers; all relays need the same train.adapters_dir."
+                )
+                return
+            self._pointer, self.problem = pointer, None
+        log.info("swap", live=pointer.live, previous=pointer.previous, reason=pointer.reason, by="another relay")
+        self._events.emit("swap", live=pointer.live, previous=pointer.previous, reason=pointer.reason)
+        await self._unload_unused()
+
     def _failed(self, problem: str) -> None:
         self.problem = problem
         log.error("swap failed", problem=problem)

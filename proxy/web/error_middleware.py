@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from aiohttp import HttpVersion11, web
 
-from proxy.core.errors import NotFound, ProxyError, StorageFailed, UnknownExpectation
+from proxy.core.errors import NotFound, ProxyError, UnknownExpectation, not_stored
 from proxy.dialects import MESSAGES, dialect_at
 from proxy.relay.anthropic_models import ANTHROPIC
 from proxy.relay.exchange import CLIENT_ERRORS
@@ -34,7 +34,7 @@ async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResp
         if request.writer.output_size:
             return _broken_off(request, error)
         if isinstance(error, StoreError):
-            return StorageFailed(f"The store did not take it: {error}").response()
+            return not_stored("The store did not take it", error).response()
         return _shape_error(request, error)
     except web.HTTPNotFound:
         return NotFound(

@@ -120,6 +120,7 @@ class StatusReport:
             "database": self._database(),
             "changed": changes_body(live) if live else None,
             "problem": self._damage()
+            or self._spooled()
             or self._health.problem
             or self._health.files.problem
             or self._slow_disk()
@@ -128,6 +129,12 @@ class StatusReport:
             or self._live_version.problem
             or self._hung(run),
         }
+
+    def _spooled(self) -> str | None:
+        sharing = self._store.sharing
+        if sharing is None or not sharing.spooled:
+            return None
+        return f"{sharing.spooled} answers are on this relay's own disk, and go to the database as soon as it is there."
 
     async def countdown(self) -> str:
         """How many ratings there are until the next run, and about when it starts; or how far the one under way is."""

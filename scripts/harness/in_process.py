@@ -45,7 +45,7 @@ class Proxy:
 
     async def start(self, **flags: Any) -> None:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings
-        self.store = await Store.open(settings.home, self.secret)
+        self.store = await Store.open(settings.home, self.secret, url=settings.store.address)
         backend = self.kind(settings.backend) if self.kind else make_backend(settings, self.launcher)
         self.app = app = make_app(settings, self.store, backend, self.launcher)
         self.local = app[LOCAL]

@@ -54,7 +54,8 @@ OPEN_AND_EMPTY = """DELETE FROM episodes WHERE ended_at IS NULL AND opened_at < 
 AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = episodes.id)"""
 # The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
 REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
-8 * (c.session IS :session) + 4 * (c.reply_hash IS :path) + 2 * (c.system = :system) + (c.model = :model) AS fits
+iif(c.session IS :session, 8, 0) + iif(c.reply_hash IS :path, 4, 0) + iif(c.system = :system, 2, 0)
++ iif(c.model = :model, 1, 0) AS fits
 FROM (SELECT c.*, (SELECT coalesce(group_concat(hex(a.hash), ''), '')
         FROM (SELECT hash FROM completion_system WHERE completion_id = c.id ORDER BY at) a) AS system
     FROM completions c WHERE c.thread = :thread AND +c.status IN ('done', 'partial')
@@ -277,7 +278,7 @@ class CompletionStore(StorePart):
     async def page_size(self, **query: Unpack[PageQuery]) -> int:
         """Bytes of the answers on this page, before they are read."""
         condition, values = _page(query)
-        row = await self._reader.row(f"SELECT coalesce(sum(size), 0) AS size FROM ({SIZES}{condition})", values)  # noqa: S608  ours
+        row = await self._reader.row(f"SELECT coalesce(sum(size), 0) AS size FROM ({SIZES}{condition}) w", values)  # noqa: S608  ours
         return 0 if row is None else int(row["size"])
 
     async def messages(self, hash: bytes) -> tuple[Message, ...]:

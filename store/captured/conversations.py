@@ -18,7 +18,7 @@ _CONTINUED_ANSWER: Final = """SELECT coalesce(w.conversation, w.seq) AS conversa
     SELECT c.seq, c.conversation, c.session, c.user, c.key FROM completions c
     WHERE c.thread = :above ORDER BY c.seq DESC LIMIT 50) w
 WHERE (w.user IS NULL OR :user IS NULL OR w.user = :user) AND (w.key IS NULL OR w.key = :key)
-ORDER BY coalesce(w.session = :session, 0) DESC, w.seq DESC LIMIT 1"""
+ORDER BY iif(w.session = :session, 1, 0) DESC, w.seq DESC LIMIT 1"""
 _SESSION: Final = """SELECT coalesce(c.conversation, c.seq) AS conversation FROM completions c
 WHERE c.session = :session AND +c.turn = 'main' AND (c.user IS NULL OR :user IS NULL OR +c.user = :user)
 AND (+c.key IS NULL OR +c.key = :key) ORDER BY c.seq DESC LIMIT 1"""

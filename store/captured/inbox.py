@@ -26,12 +26,13 @@ COUNTED_TURNS: Final = 100  # turns of a conversation, at most
 PREFIX_LETTERS: Final = 3  # letters of which a word may be the beginning
 SLICE: Final = 200  # pages of the index that one operation merges
 NEWEST: Final = 2**63 - 1
+IN_ORDER: Final = "/* ORDER BY i.seq DESC */"  # as `looked` has them: SQLite keeps that, and would sort once more
 
 COLUMNS: Final = f"""c.seq, c.id, c.created_at, c.status, c.model, c.version, c.session, c.user, c.turn, c.dialect,
 c.asked, substr(c.text, 1, {SHOWN_CHARACTERS}) AS text, length(c.text) AS length, c.finish_reason, c.error,
 c.untrainable, c.images, c.choice, c.prompt_hash, coalesce(c.conversation, c.seq) AS conversation"""
 CALLS: Final = """SELECT c.seq, m.body FROM completions c JOIN messages m ON m.hash = c.reply_hash
-WHERE c.seq IN (SELECT value FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"')"""
+WHERE c.seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?)) AND m.cut = 0 AND instr(m.body, '"tool_calls"') > 0"""
 RATINGS: Final = """SELECT r.* FROM ratings r WHERE +r.live = 1
 AND r.completion_id IN (SELECT value FROM json_each(?)) ORDER BY r.seq DESC"""
 UNSEARCHED: Final = "SELECT {} FROM listed l INDEXED BY listed_unsearched WHERE l.searched = 0 AND l.seq > 0"
@@ -52,12 +53,12 @@ def sought(text: str) -> str:
 def query(page: CompletionQuery) -> tuple[str, dict[str, Any]]:
     """The seqs of one page, newest first, of the `LOOK` newest rows that the first filter leaves."""
     first, later_tests, values = _filters(page)
-    sql = f"WITH looked AS ({_looked(page, first)}) SELECT i.seq FROM looked i WHERE 1{_all(later_tests, 'i')}"  # noqa: S608
+    sql = f"WITH looked AS ({_looked(page, first)}) SELECT i.seq FROM looked i WHERE 1 = 1{_all(later_tests, 'i')}"  # noqa: S608
     if page.newest_of_each:
         same = _all(first + later_tests, "n")
         newer = f"SELECT 1 FROM listed n WHERE n.conversation = i.conversation AND n.seq > i.seq{same}"  # noqa: S608
         sql += f" AND NOT EXISTS ({newer})"
-    return f"{sql} LIMIT :limit", values
+    return f"{sql} {IN_ORDER} LIMIT :limit", values
 
 
 def reach(page: CompletionQuery) -> tuple[str, dict[str, Any]]:
@@ -112,8 +113,8 @@ async def _count_hidden(reader: Reader, page: CompletionQuery, seqs: list[int]) 
     first, later_tests, values = _filters(page)
     other_turns = " AND e.seq <> l.seq" if page.search else f" AND e.seq < l.seq{_all(first + later_tests, 'e')}"
     sql = f"""SELECT l.seq, (SELECT count(*) FROM (SELECT 1 FROM listed e
-    WHERE e.conversation = l.conversation{other_turns} LIMIT {COUNTED_TURNS})) AS others
-    FROM listed l WHERE l.seq IN (SELECT value FROM json_each(:seqs))"""  # noqa: S608
+    WHERE e.conversation = l.conversation{other_turns} LIMIT {COUNTED_TURNS}) w) AS others
+    FROM listed l WHERE l.seq IN (SELECT CAST(value AS INTEGER) FROM json_each(:seqs))"""  # noqa: S608
     rows = await reader.rows(sql, {**values, "seqs": orjson.dumps(seqs).decode()})
     return {row["seq"]: row["others"] for row in rows if row["others"]}
 
@@ -122,7 +123,8 @@ async def load(reader: Reader, seqs: Iterable[int]) -> list[CompletionSummary]:
     """Newest first; those that are gone meanwhile are left out."""
     wanted_seqs = orjson.dumps(list(seqs)).decode()
     rows = await reader.rows(
-        f"SELECT {COLUMNS} FROM completions c WHERE c.seq IN (SELECT value FROM json_each(?)) ORDER BY c.seq DESC",  # noqa: S608
+        f"""SELECT {COLUMNS} FROM completions c WHERE c.seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))
+        ORDER BY c.seq DESC""",  # noqa: S608
         (wanted_seqs,),
     )
     calls = {row["seq"]: Message("assistant", row["body"]) for row in await reader.rows(CALLS, (wanted_seqs,))}

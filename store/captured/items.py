@@ -44,7 +44,10 @@ def add(db: sqlite3.Connection, completion_id: str, items: Sequence[Item]) -> No
     kinds: dict[str, int] = {}
     for item in items:
         position = kinds[item.kind] = kinds.get(item.kind, -1) + 1
-        db.execute("INSERT OR IGNORE INTO items VALUES (?, ?, ?, ?)", (item.id, completion_id, position, item.kind))
+        db.execute(
+            "INSERT INTO items VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (item.id, completion_id, position, item.kind),
+        )
 
 
 def _of_keys(keys: Collection[str] | None) -> str:

@@ -18,7 +18,7 @@ from store.records import Message, RecentCompletion, RepeatedReply, Requester
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
 c.asked, c.key, c.user, coalesce(c.conversation, c.seq) AS conversation, {text} AS text,
-CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') THEN m.role END AS calls_role,
+CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') > 0 THEN m.role END AS calls_role,
 CASE WHEN c.text = '' THEN m.body END AS calls_body
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
 _BRIEF: Final = _COLUMNS.format(text="substr(c.text, 1, 400)")
@@ -169,7 +169,7 @@ class AnswerStore(StorePart):
                 SELECT id, seq, reply_hash FROM completions WHERE key IS :key AND user IS :user
                 ORDER BY seq DESC LIMIT :limit) c
             JOIN messages m ON m.hash = c.reply_hash WHERE length(m.body) <= :longest
-            AND instr(m.body, '"tool_calls"') ORDER BY c.seq DESC""",
+            AND instr(m.body, '"tool_calls"') > 0 ORDER BY c.seq DESC""",
             {**requester._asdict(), "limit": limit, "longest": longest},
         )
         return [(row["id"], row["body"]) for row in rows]

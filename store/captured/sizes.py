@@ -8,7 +8,7 @@ from store.captured.rows import to_json
 from store.file.part import StorePart
 
 # Of a message `m`, with what was cut out of it.
-_MESSAGE = """(length(m.body) + CASE WHEN m.cut THEN coalesce((SELECT sum(length(b.data) * 4 / 3 + 4)
+_MESSAGE = """(length(m.body) + CASE WHEN m.cut = 1 THEN coalesce((SELECT sum(length(b.data) * 4 / 3 + 4)
     FROM message_blobs p JOIN blobs b ON b.hash = p.blob WHERE p.message = m.hash), 0) ELSE 0 END)"""
 _OF_KEYS = "(:any OR c.key IS NULL OR c.key IN (SELECT value FROM json_each(:keys)))"
 _REPLIES = f"""SELECT coalesce(sum(coalesce({_MESSAGE}, 0) + coalesce(length(q.body), length(c.request), 0)), 0) AS size

@@ -24,6 +24,7 @@ PLAIN_HEADER: Final = b"SQLite format 3\0"
 CORRUPT: Final = 11  # SQLITE_CORRUPT
 CORRUPT_SEARCH: Final = 267  # SQLITE_CORRUPT_VTAB: the search's index alone, which is made of the rows
 CONSTRAINT: Final = 19  # SQLITE_CONSTRAINT
+POSTGRES_CONSTRAINT: Final = "23"  # the class of these among PostgreSQL's states
 NOT_A_DATABASE: Final = 26  # SQLITE_NOTADB, what a wrong key looks like
 # What a file's own schema may call: functions and virtual tables without an effect outside. Not where something is
 # written: our own trigger on the search's index is one too many for that.
@@ -112,11 +113,14 @@ def is_new(path: Path) -> bool:
 
 
 def errors(*additional: type[Exception]) -> tuple[type[Exception], ...]:
-    """Errors to except: SQLCipher's errors are not sqlite3.Error, and are only there once it has been imported. Where a
-    name in the schema is damaged, SQLite's own sentence about it is not UTF-8, and Python raises that instead."""
-    cipher = sys.modules.get("sqlcipher3.dbapi2")
-    kinds = (sqlite3.Error, UnicodeDecodeError, *additional)
-    return kinds if cipher is None else (*kinds, cipher.Error)
+    """Errors to except: those of SQLCipher and of PostgreSQL are not sqlite3.Error, and are only there once their
+    package has been imported. Where a name in the schema is damaged, SQLite's own sentence about it is not UTF-8, and
+    Python raises that instead."""
+    kinds: tuple[type[Exception], ...] = (sqlite3.Error, UnicodeDecodeError, *additional)
+    for name in ("sqlcipher3.dbapi2", "psycopg"):
+        if (package := sys.modules.get(name)) is not None:
+            kinds += (package.Error,)
+    return kinds
 
 
 def perhaps_encrypted(error: BaseException) -> str:
@@ -125,7 +129,9 @@ def perhaps_encrypted(error: BaseException) -> str:
 
 
 def code(error: BaseException) -> int:
-    """SQLite's primary code; 0 where Python itself raised it."""
+    """SQLite's primary code, also of PostgreSQL's violated constraints; 0 where Python itself raised it."""
+    if (getattr(error, "sqlstate", None) or "").startswith(POSTGRES_CONSTRAINT):
+        return CONSTRAINT
     return int(getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 

@@ -21,6 +21,7 @@ LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq
 UNCAPTURED: Final = "uncaptured_sessions"  # the meta key of those of which nothing is kept
 PAGE_SECRET: Final = "page_secret"  # noqa: S105  the meta key of what signs the page's cookies
 META = "SELECT value FROM meta WHERE key = ?"
+SET_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 def read_meta(db: sqlite3.Connection, key: str, default: Any) -> Any:
@@ -34,7 +35,7 @@ async def get_meta(reader: Reader, key: str, default: Any) -> Any:
 
 
 def set_meta(db: sqlite3.Connection, key: str, value: Any) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, orjson.dumps(value).decode()))
+    db.execute(SET_META, (key, orjson.dumps(value).decode()))
 
 
 def forget_page_secret(db: sqlite3.Connection) -> None:

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
-from store.errors import NotOverwritten, StoreClosed, StoreDamaged, translated
+from store.errors import NotOverwritten, StoreAway, StoreClosed, StoreDamaged, translated
 from store.file.driver import errors
 from store.file.integrity import Integrity
 from store.file.page_gaps import Gaps
@@ -182,10 +182,13 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._tell, outcomes)
             del group, outcomes  # an idle writer keeps no conversation in memory
             self._checkpoint()
+        self._finish()
+        self._db.close()
+
+    def _finish(self) -> None:
         if self._integrity.state == "sound":
             with contextlib.suppress(*errors()):
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        self._db.close()
 
     def _tell(self, outcomes: list[_Outcome]) -> None:
         for outcome in outcomes:
@@ -225,7 +228,7 @@ class Writer:
         except Exception as error:
             self._undo()
             ours = self._ours(error)
-            if len(group) == 1 or isinstance(ours, StoreDamaged):
+            if len(group) == 1 or isinstance(ours, (StoreDamaged, StoreAway)):
                 return [_Outcome(queued.future, error=ours) for queued in group]
             return self._commit_singly(group)
         self.commits += 1
@@ -243,8 +246,10 @@ class Writer:
             self._db.execute("BEGIN IMMEDIATE")
             outcomes = [self._run(queued) for queued in group]
             self._db.execute("COMMIT")
-        except errors():
+        except errors() as error:
             self._undo()
+            if isinstance(ours := self._ours(error), StoreAway):
+                return [_Outcome(queued.future, error=ours) for queued in group]
             # One of them may be too large for the disk while the others still fit: each on its own, then.
             return [outcome for queued in group for outcome in self._commit([queued])]
         self.commits += 1

@@ -22,10 +22,13 @@ from store.records import Forgetting, Target
 class ErasureStore(StorePart):
     _writer: Writer
 
-    def __init__(self, reader: Reader, writer: Writer, home: Path, secret: Secret | None) -> None:
+    def __init__(
+        self, reader: Reader, writer: Writer, home: Path, secret: Secret | None, *, is_shared: bool = False
+    ) -> None:
         super().__init__(reader, writer)
         self._home = home
         self._secret = secret
+        self._is_shared = is_shared
         self._gaps = Gaps(home / schema.NAME)
         self._overwriting = asyncio.Lock()
 
@@ -45,7 +48,7 @@ class ErasureStore(StorePart):
         `retrain`: the versions that learned from it are gone, too, and a `rebuild` has begun.
         """
         forgetting = await self._writer.submit(lambda db: forget.forget(db, kind, name, actor, retrain=retrain))
-        if forgetting.completions:
+        if forgetting.completions and not self._is_shared:  # PostgreSQL's index has rows, which are gone
             first = True
             while await self._writer.submit(lambda db, first=first: inbox.purge(db, first)):  # type: ignore[misc]
                 first = False

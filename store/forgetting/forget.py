@@ -43,7 +43,8 @@ _EPISODES: Final = """SELECT DISTINCT e.seq AS id FROM json_each(?) j CROSS JOIN
 CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')"""
 # A run may train once more on what an earlier one took: only its result says so.
 _REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
-WHERE u.status = 'done' AND json_extract(o.value, '$.used') = 1 AND o.key IN (SELECT value FROM json_each(?))"""
+WHERE u.status = 'done' AND CAST(json_extract(o.value, '$.used') AS TEXT) IN ('1', 'true')
+AND o.key IN (SELECT value FROM json_each(?))"""
 
 
 def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
@@ -116,12 +117,13 @@ def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     versions.forget_answer_pairs(db, {*forgetting.trained, *forgetting.heirs}, taught)
     completions.forget(db, forgetting.completions)
     db.execute(
-        """DELETE FROM episodes WHERE seq IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+        """DELETE FROM episodes WHERE seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?)) AND NOT EXISTS (
         SELECT 1 FROM completions c WHERE c.session = episodes.id AND coalesce(c.key, '') = episodes.key)""",
         (_json(episodes),),
     )
     db.execute(
-        "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT value FROM json_each(?))", (_json(episodes),)
+        "UPDATE episodes SET left_out = 'forgotten' WHERE seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))",
+        (_json(episodes),),
     )
     if forgetting.ratings:  # a critic was made of them
         db.execute("DELETE FROM guesses")
@@ -151,7 +153,8 @@ def paid(db: sqlite3.Connection, owed: dict[str, list[str]]) -> None:
 
 def _open_run_on(db: sqlite3.Connection, versions: Iterable[int]) -> int | None:
     row = db.execute(
-        "SELECT id FROM runs WHERE status IN ('claimed', 'running') AND parent IN (SELECT value FROM json_each(?))",
+        """SELECT id FROM runs WHERE status IN ('claimed', 'running')
+        AND parent IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
         (orjson.dumps(sorted(versions)).decode(),),
     ).fetchone()
     return None if row is None else int(row["id"])

@@ -257,7 +257,7 @@ class EpisodeGroupStore(StorePart):
         """Episodes of each of these runs, of those that have some."""
         rows = await self._reader.rows(
             """SELECT t.run_id, count(*) AS n FROM run_episodes t
-            WHERE t.run_id IN (SELECT value FROM json_each(?)) GROUP BY t.run_id""",
+            WHERE t.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(?)) GROUP BY t.run_id""",
             (orjson.dumps(list(run_ids)).decode(),),
         )
         return {row["run_id"]: row["n"] for row in rows}

@@ -198,7 +198,8 @@ def _reward_turn(
     if episode.ended_at is not None:
         raise EpisodeEnded(episode.id)
     db.execute(
-        "INSERT OR REPLACE INTO turn_rewards (episode, completion_id, value, at) VALUES (?, ?, ?, ?)",
+        """INSERT INTO turn_rewards (episode, completion_id, value, at) VALUES (?, ?, ?, ?)
+        ON CONFLICT (episode, completion_id) DO UPDATE SET value = excluded.value, at = excluded.at""",
         (episode.seq, completion_id, new.value, time.time()),
     )
     _set(db, episode, new, ends=new.final, reward=episode.reward)
@@ -388,7 +389,7 @@ class EpisodeStore(StorePart):
         rows = await self._reader.rows(
             """SELECT e.version, e.split, count(*) AS n, total(e.reward > 0) AS good, avg(e.reward) AS mean
             FROM episodes e WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
-            GROUP BY e.version, e.split ORDER BY e.version, e.split""",
+            GROUP BY e.version, e.split ORDER BY e.version NULLS FIRST, e.split""",
             {"key": key},
         )
         return [VersionEpisodes(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
@@ -443,7 +444,7 @@ class EpisodeStore(StorePart):
     async def programs(self) -> dict[str, float]:
         """When each key last opened or rewarded an episode, Unix seconds."""
         rows = await self._reader.rows(
-            """SELECT e.key, max(max(coalesce(e.rewarded_at, 0), iif(e.posted, e.opened_at, 0))) AS at
+            """SELECT e.key, max(max(coalesce(e.rewarded_at, 0), iif(e.posted = 1, e.opened_at, 0))) AS at
             FROM episodes e GROUP BY e.key"""
         )
         return {row["key"]: row["at"] for row in rows}

@@ -31,7 +31,8 @@ def replace_all(db: sqlite3.Connection, run: int, odds: Mapping[str, float]) -> 
     """In place of those before: they are of an older critic. An answer that is gone has none."""
     db.execute("DELETE FROM guesses")
     db.executemany(
-        "INSERT OR REPLACE INTO guesses SELECT c.id, ?, ? FROM completions c WHERE c.id = ?",
+        """INSERT INTO guesses SELECT c.id, ?, ? FROM completions c WHERE c.id = ?
+        ON CONFLICT (completion_id) DO UPDATE SET odds = excluded.odds, run_id = excluded.run_id""",
         [(each, run, id) for id, each in odds.items()],
     )
 

@@ -49,9 +49,7 @@ def revoke(db: sqlite3.Connection, id_or_name: str, actor: str) -> Key:
 
 
 def read_keys(db: sqlite3.Connection) -> list[Key]:
-    """All there ever were; empty where the database is of before there were any."""
-    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'keys'").fetchone() is None:
-        return []
+    """All there ever were."""
     rows = db.execute(f"SELECT {', '.join(COLUMNS)} FROM keys ORDER BY created_at, id")  # noqa: S608  ours
     return [Key(*row) for row in rows]
 

@@ -66,9 +66,9 @@ def apply(db: sqlite3.Connection, trusted: Sequence[TrustedJudge]) -> tuple[int,
     """Make ratings of the labels of these judges, and take back all else that any judge has rated. How many came and
     went. In one transaction, so that no run claims in between."""
     standing = db.execute(
-        """SELECT r.id, r.rater, r.value, coalesce((SELECT s.config FROM signals s WHERE s.rating_id = r.id),
-        (SELECT p.config FROM judged_pairs p WHERE p.better_rating = r.id),
-        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id)) AS config
+        """SELECT r.id, r.rater, r.value, coalesce((SELECT s.config FROM signals s WHERE s.rating_id = r.id LIMIT 1),
+        (SELECT p.config FROM judged_pairs p WHERE p.better_rating = r.id LIMIT 1),
+        (SELECT p.config FROM judged_pairs p WHERE p.worse_rating = r.id LIMIT 1)) AS config
         FROM ratings r WHERE r.live = 1 AND r.human = 0 AND r.source = ?""",
         (ratings.JUDGED,),
     ).fetchall()

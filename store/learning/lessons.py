@@ -53,7 +53,7 @@ FROM completion_lessons p CROSS JOIN
         WHERE EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) c
     ON c.id = p.completion_id AND c.value <> 0
 CROSS JOIN json_each(?) w ON json_extract(w.value, '$[0]') = p.rating_id
-    AND c.version >= json_extract(w.value, '$[1]')
+    AND c.version >= CAST(json_extract(w.value, '$[1]') AS INTEGER)
 GROUP BY 1, 2"""
 _IN_PROMPTS: Final = """SELECT p.completion_id, p.text FROM completion_lessons p
 WHERE p.left_out = 0 AND p.completion_id IN (SELECT value FROM json_each(?)) ORDER BY p.completion_id, p.at"""

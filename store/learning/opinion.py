@@ -99,7 +99,7 @@ class OpinionStore(StorePart):
             """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
             total(value * value * weight) AS squares
             FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings
-            WHERE live = 1 AND human = 1) GROUP BY rater""",
+            WHERE live = 1 AND human = 1) w GROUP BY rater""",
             (MOST_WEIGHT, LEAST_WEIGHT),
         )
         weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}

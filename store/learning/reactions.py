@@ -26,7 +26,7 @@ def first_time(db: sqlite3.Connection, platform: str, event_id: str) -> bool:
     """Tell whether this event is new; from now on it is not. Events that nobody sends again are let go."""
     now = time.time()
     db.execute("DELETE FROM webhook_events WHERE at < ?", (now - RETENTION_S,))
-    cursor = db.execute("INSERT OR IGNORE INTO webhook_events VALUES (?, ?, ?)", (platform, event_id, now))
+    cursor = db.execute("INSERT INTO webhook_events VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (platform, event_id, now))
     return cursor.rowcount == 1
 
 
@@ -49,8 +49,10 @@ def link(db: sqlite3.Connection, new: Link, *, whosever: bool) -> bool:
     if existing is not None and existing.key != new.key and not whosever:
         raise LinkTaken(new.channel, new.message_id)
     db.execute(
-        """INSERT OR REPLACE INTO links (platform, channel, message_id, completion_id, person, key, created_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT INTO links (platform, channel, message_id, completion_id, person, key, created_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (platform, channel, message_id) DO UPDATE SET
+        completion_id = excluded.completion_id, person = excluded.person, key = excluded.key,
+        created_at = excluded.created_at""",
         (new.platform, new.channel, new.message_id, new.completion_id, new.person, new.key, time.time()),
     )
     return is_first is not None
@@ -115,8 +117,8 @@ def _take(db: sqlite3.Connection, new: NewReaction) -> bool:
     db.execute(
         """INSERT INTO reactions (completion_id, rater, platform, message, emoji, value, scale, at, event_id)
         VALUES (:completion, :rater, :platform, :message, :emoji, :value, :scale, :at, :event)
-        ON CONFLICT DO UPDATE SET value = excluded.value, scale = excluded.scale, at = excluded.at,
-        event_id = excluded.event_id""",
+        ON CONFLICT (completion_id, rater, platform, message, emoji) DO UPDATE SET value = excluded.value,
+        scale = excluded.scale, at = excluded.at, event_id = excluded.event_id""",
         {
             **key,
             "emoji": new.emoji,
@@ -205,10 +207,11 @@ class ReactionStore(StorePart):
         For this person, where it is known whom they are for. Newest first, by the answer: a clock may be set back.
         """
         rows = await self._reader.rows(
-            """SELECT c.id, l.person, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
-            FROM links l CROSS JOIN completions c ON c.id = l.completion_id LEFT JOIN keys k ON k.id = c.key
-            WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)
-            GROUP BY c.key ORDER BY newest DESC""",
+            """SELECT w.* FROM (SELECT c.id, l.person, c.key, k.revoked_at, c.created_at, c.seq,
+                row_number() OVER (PARTITION BY c.key ORDER BY c.seq DESC) AS place
+                FROM links l CROSS JOIN completions c ON c.id = l.completion_id LEFT JOIN keys k ON k.id = c.key
+                WHERE l.platform = ? AND l.channel = ? AND (l.person IS NULL OR l.person = ?)) w
+            WHERE w.place = 1 ORDER BY w.seq DESC""",
             (platform, channel, person),
         )
         return [
@@ -219,10 +222,11 @@ class ReactionStore(StorePart):
     async def newest_in(self, session: str) -> list[NewestAnswer]:
         """The newest main turn of each key in a session, whatever has become of it. Newest first."""
         rows = await self._reader.rows(
-            """SELECT c.id, c.key, k.revoked_at, c.created_at, max(c.seq) AS newest
-            FROM completions c LEFT JOIN keys k ON k.id = c.key
-            WHERE c.session = ? AND +c.turn = 'main' AND (+c.status <> 'error' OR c.text <> '') AND +c.choice = 0
-            GROUP BY +c.key ORDER BY newest DESC""",
+            """SELECT w.* FROM (SELECT c.id, c.key, k.revoked_at, c.created_at, c.seq,
+                row_number() OVER (PARTITION BY c.key ORDER BY c.seq DESC) AS place
+                FROM completions c LEFT JOIN keys k ON k.id = c.key WHERE c.session = ? AND +c.turn = 'main'
+                AND (+c.status <> 'error' OR c.text <> '') AND +c.choice = 0) w
+            WHERE w.place = 1 ORDER BY w.seq DESC""",
             (session,),
         )
         return [NewestAnswer(row["id"], None, row["key"], row["revoked_at"] is None, row["created_at"]) for row in rows]

@@ -41,7 +41,7 @@ _OF_HISTORY: Final = """FROM ratings r CROSS JOIN completions c ON c.id = r.comp
 WHERE r.live = 1 AND r.seq <= :through"""
 _CLAIMABLE: Final = f"""SELECT {CANDIDATE} {_OF_HISTORY} AND {_FATE} = 'trains'
 AND NOT EXISTS (SELECT 1 FROM run_samples s WHERE s.rating_id = r.id
-                AND s.run_id IN (SELECT value FROM json_each(:runs))) ORDER BY r.seq"""  # noqa: S608  constants
+                AND s.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs))) ORDER BY r.seq"""  # noqa: S608  constants
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +141,14 @@ async def _history(reader: Reader, left_out: Sequence[str]) -> RatingHistory:
     row = await reader.row(
         f"""SELECT count(DISTINCT c.id) AS completions, total(r.value > 0) AS liked, total(r.value < 0) AS disliked,
         total(r.value < 0 AND r.comment IS NOT NULL) AS comments, total(r.correction IS NOT NULL) AS corrections,
-        total(r.scale = 'stars') AS stars, avg(json_extract(c.usage, '$.prompt_tokens')
-        + json_extract(c.usage, '$.completion_tokens')) AS tokens {_OF_HISTORY} AND {_FATE} = 'trains'""",
+        total(r.scale = 'stars') AS stars, avg(CAST(json_extract(c.usage, '$.prompt_tokens') AS REAL)
+        + CAST(json_extract(c.usage, '$.completion_tokens') AS REAL)) AS tokens {_OF_HISTORY} AND {_FATE} = 'trains'""",
         parameters,
     )
     pairs = await reader.row(
         f"""SELECT total(answers) AS paired FROM (SELECT count(DISTINCT c.id) AS answers {_OF_HISTORY}
         AND {_FATE} = 'trains' AND c.prompt_hash IS NOT NULL GROUP BY c.prompt_hash
-        HAVING max(r.value) > 0 AND min(r.value) < 0)""",  # noqa: S608  constants
+        HAVING max(r.value) > 0 AND min(r.value) < 0) w""",  # noqa: S608  constants
         parameters,
     )
     assert row is not None and pairs is not None
@@ -184,7 +184,8 @@ class RetrainStore(StorePart):
     async def rounds(self, of: Retrain) -> list[Run]:
         """Its runs so far, the oldest first."""
         rows = await self._reader.rows(
-            "SELECT * FROM runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", (_json(of.runs),)
+            "SELECT * FROM runs WHERE id IN (SELECT CAST(value AS INTEGER) FROM json_each(?)) ORDER BY id",
+            (_json(of.runs),),
         )
         return [to_run(row) for row in rows]
 
@@ -195,7 +196,7 @@ class RetrainStore(StorePart):
     async def untried(self, of: Retrain) -> int:
         """Ratings that could train and are in no round yet."""
         parameters = {"through": of.through, "left_out": _json(of.left_out), "runs": _json(of.runs)}
-        row = await self._reader.row(f"SELECT count(*) AS count FROM ({_CLAIMABLE})", parameters)  # noqa: S608
+        row = await self._reader.row(f"SELECT count(*) AS count FROM ({_CLAIMABLE}) w", parameters)  # noqa: S608
         assert row is not None
         return int(row["count"])
 

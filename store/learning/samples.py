@@ -257,7 +257,7 @@ class SampleStore(StorePart):
         rows = await self._reader.rows(
             f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
             total(near AND value = 0) AS neutral, total(NOT near) AS stale
-            FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE_RUN}) GROUP BY rater""",  # noqa: S608  constants of this module
+            FROM (SELECT r.rater, r.value, {NEAR} AS near {FRESH} AND {_BEFORE_RUN}) w GROUP BY rater""",  # noqa: S608  constants of this module
             parameters,
         )
         waiting: Counter[str] = Counter()
@@ -310,7 +310,7 @@ class SampleStore(StorePart):
         row = await self._reader.row(
             f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
             AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
-                        AND g.run_id IN (SELECT value FROM json_each(:runs))))""",  # noqa: S608  constants of this module
+                        AND g.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs)))) w""",  # noqa: S608  constants of this module
             {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": orjson.dumps(sorted(of.runs)).decode()},
         )
         assert row is not None  # an aggregate always has one

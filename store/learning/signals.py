@@ -37,7 +37,7 @@ c.above, c.asked, c.typed, c.tool_errors, c.prompt_hash,
 FROM completions c WHERE c.seq > ? ORDER BY c.seq LIMIT ?"""
 # From the last message of each prompt up to its newest reply, the reply with them.
 _TAILS: Final = """WITH RECURSIVE path (seq, hash, step) AS (
-    SELECT c.seq, c.prompt_hash, 0 FROM completions c WHERE c.seq IN (SELECT value FROM json_each(?))
+    SELECT c.seq, c.prompt_hash, 0 FROM completions c WHERE c.seq IN (SELECT CAST(value AS INTEGER) FROM json_each(?))
     UNION ALL SELECT path.seq, m.parent, step + 1 FROM path JOIN messages m ON m.hash = path.hash
     WHERE m.parent IS NOT NULL AND m.role <> 'assistant' AND step < 256)
 SELECT path.seq, m.hash, m.role, m.body, m.cut, m.parent FROM path JOIN messages m ON m.hash = path.hash
@@ -83,14 +83,14 @@ _PRAISE: Final = " OR ".join(
 )
 # What a judge that likes to be pleased would drive up.
 _BY_VERSION: Final = f"""SELECT w.version, count(*) AS turns, avg(length(w.text)) AS characters,
-avg({_PRAISE}) AS praise FROM (SELECT c.version, c.text FROM completions c
+avg(iif({_PRAISE}, 1.0, 0.0)) AS praise FROM (SELECT c.version, c.text FROM completions c
     WHERE c.seq > (SELECT max(seq) FROM completions) - 5000 AND +c.turn = 'main' AND +c.status = 'done'
     AND c.version IS NOT NULL) w GROUP BY w.version ORDER BY w.version"""  # noqa: S608
-_DRAW: Final = """SELECT w.completion_id FROM (SELECT DISTINCT s.completion_id FROM signals s
+_DRAW: Final = """SELECT w.completion_id FROM (SELECT s.completion_id FROM signals s
     CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
     WHERE s.state = 'labelled' AND s.judge = ? AND s.config = ? AND s.kind <> 'aborted'
     AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.human = 1)
-    ORDER BY s.labelled_at DESC LIMIT 500) w ORDER BY random() LIMIT 1"""
+    GROUP BY s.completion_id ORDER BY max(s.labelled_at) DESC LIMIT 500) w ORDER BY random() LIMIT 1"""
 _COUNTS: Final = """SELECT coalesce(judge, '') AS judge, state, coalesce(label, '') AS label, kind, count(*) AS count
 FROM signals GROUP BY 1, 2, 3, 4"""
 
@@ -123,9 +123,9 @@ def add(db: sqlite3.Connection, new: NewSignal) -> int | None:
     ruled = new.label is not None
     row = db.execute(
         """INSERT INTO signals (completion_id, kind, next_id, said, created_at, state, label, value, judge, config,
-        why, labelled_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+        why, labelled_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, CAST(? AS REAL)
         WHERE EXISTS (SELECT 1 FROM completions c WHERE c.id = ?)
-        AND (? IS NULL OR EXISTS (SELECT 1 FROM completions c WHERE c.id = ?))
+        AND (CAST(? AS TEXT) IS NULL OR EXISTS (SELECT 1 FROM completions c WHERE c.id = ?))
         ON CONFLICT DO NOTHING RETURNING seq""",
         (
             new.completion_id, new.kind, new.next_id, new.said, time.time(), "labelled" if ruled else "waiting",
@@ -290,7 +290,7 @@ class SignalStore(StorePart):
             return False
         row = await self._reader.row(
             """SELECT count(*) AS count FROM (SELECT 1 FROM completions c WHERE c.thread = ? AND +c.key IS ?
-            AND +c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2)""",
+            AND +c.user IS ? AND +c.status IN ('done', 'partial') LIMIT 2) w""",
             (request.above, request.requester.key, request.requester.user),
         )
         return row is not None and row["count"] < 2

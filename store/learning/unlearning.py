@@ -31,22 +31,26 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
     if previous is None or previous.over is not None:
         previous = Rebuild()
     rows = db.execute(
-        "SELECT version, path FROM adapters WHERE version IN (SELECT value FROM json_each(?))", (version_list,)
+        "SELECT version, path FROM adapters WHERE version IN (SELECT CAST(value AS INTEGER) FROM json_each(?))",
+        (version_list,),
     )
     paths = {row["version"]: row["path"] for row in rows.fetchall() if row["path"]}
     made_by = [
         row["id"]
         for row in db.execute(
-            "SELECT id FROM runs WHERE status = 'done' AND version IN (SELECT value FROM json_each(?))", (version_list,)
+            """SELECT id FROM runs WHERE status = 'done'
+            AND version IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
+            (version_list,),
         )
     ]
     db.execute(
-        "UPDATE adapters SET withdrawn = ?, path = '' WHERE version IN (SELECT value FROM json_each(?))",
+        """UPDATE adapters SET withdrawn = ?, path = ''
+        WHERE version IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
         (WITHDRAWN_REASON, version_list),
     )
     db.execute(
         """UPDATE runs SET status = 'failed', reason = 'its version is gone: ' || ? || '; its other ratings are fresh '
-        || 'again' WHERE id IN (SELECT value FROM json_each(?))""",
+        || 'again' WHERE id IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
         (WITHDRAWN_REASON, _json(made_by)),
     )
     (live,) = db.execute("SELECT live FROM pointer").fetchone()
@@ -54,7 +58,8 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
     goes_on = clean(parents, live, _deleted_versions(db))
     if live == goes_on:  # that it is the last one before, too, is for a rollback never to find
         db.execute(
-            "UPDATE pointer SET previous = live WHERE previous IN (SELECT value FROM json_each(?))", (version_list,)
+            "UPDATE pointer SET previous = live WHERE previous IN (SELECT CAST(value AS INTEGER) FROM json_each(?))",
+            (version_list,),
         )
     meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
     meta.set_meta(

@@ -80,7 +80,7 @@ def add_answer_pairs(db: sqlite3.Connection, version: int, pairs: Iterable[Store
 def forget_answer_pairs(db: sqlite3.Connection, versions: Collection[int], completions: Collection[str] = ()) -> None:
     """Forget answers of versions that learned from what is forgotten, and to the prompts of these completions."""
     db.execute(
-        """DELETE FROM answer_pairs WHERE version IN (SELECT value FROM json_each(?))
+        """DELETE FROM answer_pairs WHERE version IN (SELECT CAST(value AS INTEGER) FROM json_each(?))
         OR completion_id IN (SELECT value FROM json_each(?))""",
         (orjson.dumps(sorted(versions)).decode(), orjson.dumps(sorted(completions)).decode()),
     )

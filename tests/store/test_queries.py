@@ -17,6 +17,7 @@ from store.learning.retraining import new_retrain
 from store.learning.samples import SampleRequirements
 from store.records import CompletionQuery, Link, NewReaction, Requester, ReturnedConversation
 from store.store import Store
+from tests.store.engines import in_file
 
 # Tables and their aliases in the queries; "m" is messages, "u" runs, "s" run_samples.
 GROWING = re.compile(
@@ -155,6 +156,7 @@ async def call_everything(store: Store) -> None:
     await store.completions.forget(["a"])
 
 
+@in_file
 async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -> None:
     seen: set[str] = set()
     await store._writer.submit(lambda db: db.set_trace_callback(seen.add))
@@ -171,6 +173,7 @@ async def test_no_query_scans_a_table_that_grows(store: Store, tmp_path: Path) -
             assert not [step for step in plan if GROWING.search(step)], f"{sql}\n" + "\n".join(plan)
 
 
+@in_file
 async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Path) -> None:
     seen: list[str] = []
     await store._reader._db.set_trace_callback(seen.append)
@@ -197,6 +200,7 @@ def test_the_count_of_today_reads_nothing_of_before(tmp_path: Path) -> None:
     assert plan[-1] == "SEARCH c USING INDEX completions_created (created_at>?)"
 
 
+@in_file
 async def test_a_list_reads_neither_prompts_nor_tokens(store: Store) -> None:
     await put(store, "a")
     seen: list[str] = []
@@ -225,6 +229,7 @@ def test_deleting_a_row_finds_what_refers_to_it_by_an_index(tmp_path: Path) -> N
         assert checked == 25
 
 
+@in_file
 async def test_ratings_of_a_completion_are_found_by_it_and_not_among_all_that_live(
     store: Store, tmp_path: Path
 ) -> None:

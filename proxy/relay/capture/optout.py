@@ -56,6 +56,13 @@ class CaptureOptout:
     async def start(self) -> None:
         self.sessions = set(await self._store.meta.get(UNCAPTURED, []))
 
+    async def refresh(self) -> None:
+        """Take over what other relays were told. Raises StoreError."""
+        sessions = set(await self._store.meta.get(UNCAPTURED, []))
+        if sessions != self.sessions:
+            self._recent.clear()
+            self.sessions = sessions
+
     async def get(self, request: web.Request) -> web.Response:
         return json_response(CaptureOptouts(off=sorted(self.sessions)))
 

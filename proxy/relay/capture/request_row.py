@@ -7,9 +7,12 @@ to the disk (pending_record).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable
 from dataclasses import replace
+from typing import Final
 
 from proxy.conversation.history_cache import HistoryFacts, HistoryLookup
 from proxy.conversation.modalities import IMAGE, TOO_MANY
@@ -24,7 +27,10 @@ from proxy.dialects.base import OutgoingRequest
 from proxy.relay.capture.side_turns import SideTurns, may_be_side
 from proxy.relay.context import RequestContext
 from proxy.relay.parts import RelayParts
+from store.errors import StoreAway
 from store.records import NewCompletion, PromptLesson
+
+LOOK_S: Final = 5.0  # into the store; the end of the answer waits for its row
 
 
 class RequestRow:
@@ -74,7 +80,10 @@ class RequestRow:
 
     async def _place(self, row: NewCompletion) -> NewCompletion:
         """The row as that of a side turn, if what was answered lately to whom it is of shows that."""
-        rule = await self._side_turns.rule_of(row, self._outgoing.parsed.messages, self._context.weight)
+        rule = None
+        with contextlib.suppress(StoreAway, TimeoutError):  # it is a turn like any other then
+            async with asyncio.timeout(LOOK_S):
+                rule = await self._side_turns.rule_of(row, self._outgoing.parsed.messages, self._context.weight)
         return self._remember(row if rule is None else replace(row, turn="side", turn_rule=rule))
 
     def _remember(self, row: NewCompletion) -> NewCompletion:

@@ -19,6 +19,7 @@ from store.file.db_key import Secret
 from store.image_records import DecodedImage
 from store.records import Message
 from store.store import Store
+from tests.store.engines import in_file
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 WEBP = b"RIFF\x10\0\0\0WEBP" + bytes(range(200))
@@ -91,6 +92,7 @@ async def test_it_goes_with_its_last_message_and_does_not_come_back(store: Store
     assert await store.images.counts() == {}
 
 
+@in_file
 async def test_each_query_finds_its_rows_by_an_index(store: Store) -> None:
     from store.captured import images
 

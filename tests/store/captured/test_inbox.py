@@ -13,6 +13,7 @@ from scripts.harness.records import end, new, put, rating
 from store.captured import inbox
 from store.records import CompletionQuery, Message
 from store.store import Store
+from tests.store.engines import in_file
 
 
 async def rows(store: Store) -> dict[str, tuple[int, float]]:
@@ -129,6 +130,7 @@ async def steps(store: Store, asked: tuple[str, dict[str, Any]]) -> list[str]:
     return [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {asked[0]}", asked[1])]
 
 
+@in_file
 @pytest.mark.parametrize(("fields", "index"), PLANS)
 async def test_each_filter_has_its_index_and_nothing_is_sorted(
     store: Store, fields: dict[str, Any], index: str
@@ -143,6 +145,7 @@ async def test_each_filter_has_its_index_and_nothing_is_sorted(
     assert found == ["CO-ROUTINE looked", "SEARCH l USING INTEGER PRIMARY KEY (rowid=?)", "SCAN i"]
 
 
+@in_file
 @pytest.mark.parametrize(("fields", "index"), [*PLANS, ({"search": "egg"}, "")])
 async def test_a_page_looks_through_so_many_and_no_more(store: Store, fields: dict[str, Any], index: str) -> None:
     for asked in (inbox.query(CompletionQuery(**fields)), inbox.reach(CompletionQuery(**fields))):

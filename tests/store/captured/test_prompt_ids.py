@@ -13,6 +13,7 @@ from scripts.harness.records import end, new
 from store.captured.prompt_ids import BLOCK
 from store.file import schema
 from store.store import Store
+from tests.store.engines import in_file
 
 IDS = BLOCK // 4
 _ids = random.Random(1)
@@ -92,6 +93,7 @@ async def test_they_go_with_the_last_prompt_that_needs_them(store: Store) -> Non
     assert await blocks(store) == 0
 
 
+@in_file
 async def test_what_was_forgotten_is_not_in_the_file(store: Store, tmp_path: Path) -> None:
     marked = [0x5EC12E7, *LONG[: 2 * IDS]]
     mark = (0x5EC12E7).to_bytes(4, "little")

@@ -16,6 +16,7 @@ from store.file import page_gaps, schema
 from store.forgetting import forget
 from store.records import CompletionQuery, FinishedCompletion, Message, NewCompletion, NewReaction
 from store.store import Store
+from tests.store.engines import in_file
 
 
 def words(dice: random.Random, mark: str, count: int) -> str:
@@ -46,6 +47,7 @@ def marks(home: Path, mark: str) -> list[str]:
     return [file.name for file in files if mark.encode() in file.read_bytes()]
 
 
+@in_file
 @pytest.mark.parametrize("seed", range(3))
 async def test_whatever_the_shapes_nothing_stays(store: Store, tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -87,6 +89,7 @@ async def test_whatever_the_shapes_nothing_stays(store: Store, tmp_path: Path, s
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+@in_file
 async def test_a_page_that_does_not_add_up_is_left_alone(store: Store, tmp_path: Path) -> None:
     """A header with a flipped byte: what looks like a gap may be rows."""
     dice = random.Random(2)
@@ -107,6 +110,7 @@ async def test_a_page_that_does_not_add_up_is_left_alone(store: Store, tmp_path:
     assert file.read_bytes()[trees[-1] : trees[-1] + 4096] == broken
 
 
+@in_file
 async def test_only_the_gaps_change(store: Store, tmp_path: Path) -> None:
     dice = random.Random(1)
     for n in range(60):
@@ -134,6 +138,7 @@ async def test_what_a_kill_has_left_is_owed(store: Store, tmp_path: Path) -> Non
     assert not await store.erasure.overwrite_gaps()
 
 
+@in_file
 async def test_not_while_somebody_reads_or_the_file_is_checked(store: Store, tmp_path: Path) -> None:
     await store.completions.record(*([one] for one in talk(random.Random(1), "q00001z")))
     id = (await store.completions.page())[0].new.id
@@ -152,6 +157,7 @@ async def test_not_while_somebody_reads_or_the_file_is_checked(store: Store, tmp
     assert await store.erasure.overwrite_gaps()
 
 
+@in_file
 async def test_a_restored_backup_has_no_copies_either(store: Store, tmp_path: Path) -> None:
     dice = random.Random(0)
     for n in range(150):

@@ -7,8 +7,10 @@ import threading
 
 from scripts.harness.records import put
 from store.store import Store
+from tests.store.engines import in_file
 
 
+@in_file
 async def test_one_who_leaves_in_the_middle_leaves_no_snapshot_behind(store: Store) -> None:
     """A client that hung up while its snapshot began left the connection in it: every later one failed, until the
     next start, and what was read by the others was of that moment."""

@@ -17,8 +17,10 @@ from store.file.db_key import Secret
 from store.forgetting import backup_scan
 from store.records import Target
 from store.store import Store
+from tests.store.engines import in_file
 
 
+@in_file
 async def test_found_whatever_its_name_and_by_what_is_in_it(store: Store, tmp_path: Path) -> None:
     await put(store, "a", session="s", user="u")
     await store.ratings.rate(rating("a", rater="ann"))

@@ -13,6 +13,7 @@ from store.errors import InOpenRun
 from store.file import schema
 from store.records import CompletionQuery, Message, NewReaction, NewSignal
 from store.store import Store
+from tests.store.engines import in_file
 
 
 async def talk(store: Store, id: str, text: str, **fields: object) -> None:
@@ -28,6 +29,7 @@ def bytes_of(home: Path) -> bytes:
     return b"".join(file.read_bytes() for file in home.iterdir() if file.name.startswith(schema.NAME))
 
 
+@in_file
 async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> None:
     await talk(store, "a", "zanzibar", session="s")
     await talk(store, "b", "quokka", session="t")
@@ -47,6 +49,7 @@ async def test_a_session_leaves_nothing_behind(store: Store, tmp_path: Path) -> 
     assert line["act"] == "forget" and line["detail"]["completions"] == 1 and "s" not in line["detail"].values()
 
 
+@in_file
 async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> None:
     for start in range(0, 900, 30):  # many segments, as they come to be behind the capture
         names = [f"c{n}" for n in range(start, start + 30)]
@@ -70,6 +73,7 @@ async def test_words_leave_a_large_index_too(store: Store, tmp_path: Path) -> No
     assert b"zanzibar" not in left and b"quokka" in left
 
 
+@in_file
 async def test_pictures_that_nobody_else_uses_go(store: Store, tmp_path: Path) -> None:
     mine, shared = (os.urandom(300) for _ in range(2))
 

@@ -8,6 +8,7 @@ from scripts.harness.records import adapter, put
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import NewReward
 from store.store import Store
+from tests.store.engines import in_file
 
 
 async def attempt(store: Store, name: str, value: float | None, *, group: str | None = "g", **fields: Any) -> None:
@@ -163,6 +164,7 @@ async def looked_at(store: Store) -> int:
     return steps
 
 
+@in_file
 async def test_what_has_trained_costs_the_next_look_nothing(store: Store) -> None:
     await attempt(store, "waiting", 1.0, group="w")
     await looked_at(store)  # the first one reads the schema, too

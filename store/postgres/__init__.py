@@ -1,0 +1,1 @@
+"""The store on PostgreSQL: several relays share one database (`store.url`)."""

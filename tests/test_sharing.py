@@ -1,0 +1,135 @@
+"""Several relays on one database: one captures, another rates, one learns, all follow, and none needs it to answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from proxy.access.security import KEYS
+from scripts.fakes.backend import FakeBackend
+from scripts.fakes.launcher import FakeLauncher
+from scripts.harness.in_process import Proxy
+from scripts.harness.postgres import PostgresServer
+
+pytestmark = pytest.mark.postgres
+
+
+def relay(home: Path, backend: FakeBackend, url: str) -> Proxy:
+    proxy = Proxy(home, backend, FakeLauncher())
+    proxy.flags |= {"store.url": url, "train.adapters_dir": home.parent / "adapters"}
+    return proxy
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, backend: FakeBackend, database: str) -> AsyncIterator[tuple[Proxy, Proxy]]:
+    first, second = (relay(tmp_path / name, backend, database) for name in ("1", "2"))
+    await first.start()
+    await until(lambda: leads(first))
+    await second.start()
+    yield first, second
+    await second.stop()
+    await first.stop()
+
+
+def leads(proxy: Proxy) -> bool:
+    assert proxy.store.sharing is not None
+    return proxy.store.sharing.following.leads
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while True:
+            holds = condition()
+            if holds if isinstance(holds, bool) else await holds:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def ask(proxy: Proxy, text: str = "hello") -> str:
+    answer = await proxy.chat(text)
+    assert answer.status == 200
+    await answer.read()
+    return answer.headers["x-rl-completion-id"]
+
+
+async def test_an_answer_of_one_relay_is_rated_at_the_other(pair: tuple[Proxy, Proxy]) -> None:
+    first, second = pair
+    id = await ask(first)
+    status, body = await second.rate(completion_id=id, rating="good")
+    assert status == 201, body
+    completion = await first.store.completions.get(id)
+    assert completion is not None and [rating.id for rating in completion.ratings] == [body["id"]]
+    assert [leads(first), leads(second)] == [True, False]
+
+
+async def test_both_rate_the_same_answer_at_once(pair: tuple[Proxy, Proxy]) -> None:
+    first, second = pair
+    id = await ask(first)
+    replies = await asyncio.gather(
+        *(relay.rate(completion_id=id, rating=value) for relay in pair for value in ("good", "bad") * 2)
+    )
+    assert {status for status, _ in replies} <= {200, 201}
+    completion = await second.store.completions.get(id)
+    assert completion is not None and len(completion.ratings) == 1
+    assert (await first.store.meta.audit_log(10)) == (await second.store.meta.audit_log(10))
+
+
+async def test_a_key_that_one_relay_revokes_opens_nothing_at_the_other(pair: tuple[Proxy, Proxy]) -> None:
+    first, second = pair
+    key, text = await first.app[KEYS].create("ann", "use", "me")
+    headers = {"authorization": f"Bearer {text}"}
+
+    async def status() -> int:
+        async with second.http.get("/v1/models", headers=headers) as response:
+            return response.status
+
+    async def works() -> bool:
+        return await status() == 200
+
+    async def is_refused() -> bool:
+        return await status() == 401
+
+    await until(works)
+    await first.store.keys.revoke(key.id, "me")
+    await until(is_refused)
+
+
+async def test_while_the_database_is_away_answers_go_on_and_are_delivered_once(
+    tmp_path: Path, backend: FakeBackend, durable: PostgresServer
+) -> None:
+    url = durable.url(durable.create())
+    proxy = relay(tmp_path / "1", backend, url)
+    await proxy.start()
+    before = await ask(proxy, "before")
+    durable.kill()
+    ids = [await ask(proxy, f"away {n}") for n in range(5)]
+    assert proxy.store.sharing is not None and proxy.store.sharing.spooled == 5
+    status, body = await proxy.rate(completion_id=before, rating="good")
+    assert (status, body["error"]["code"]) == (503, "database_away")
+    assert "send this again" in body["error"]["message"]
+    durable.start()
+    await until(lambda: proxy.store.sharing is not None and proxy.store.sharing.spooled == 0)
+    status, body = await proxy.rate(completion_id=ids[0], rating="good")
+    assert status == 201, body
+    stored = [row["id"] async for row in proxy.store.transfer.export()]
+    assert stored == [before, *ids]
+    await proxy.stop()
+
+
+async def test_what_was_spooled_survives_the_relay(
+    tmp_path: Path, backend: FakeBackend, durable: PostgresServer
+) -> None:
+    url = durable.url(durable.create())
+    proxy = relay(tmp_path / "1", backend, url)
+    await proxy.start()
+    durable.kill()
+    ids = [await ask(proxy, f"away {n}") for n in range(3)]
+    await proxy.stop()
+    durable.start()
+    await proxy.start()
+    await until(lambda: proxy.store.sharing is not None and proxy.store.sharing.spooled == 0)
+    assert [row["id"] async for row in proxy.store.transfer.export()] == ids
+    await proxy.stop()
