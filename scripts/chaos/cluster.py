@@ -48,7 +48,9 @@ class Ledger:
     cut: int = 0  # answers that broke off, or never began
     answers: list[str] = field(default_factory=list)  # ids of those that came to their end
     ratings: dict[str, str] = field(default_factory=dict)  # by answer, the acknowledged one
-    unsure: set[str] = field(default_factory=set)  # answers of which a rating was sent, and nobody said what became of it
+    unsure: set[str] = field(
+        default_factory=set
+    )  # answers of which a rating was sent, and nobody said what became of it
     refused: Counter[str] = field(default_factory=Counter)  # ratings by status
     statuses: Counter[int] = field(default_factory=Counter)
     longest_s: float = 0.0
@@ -206,21 +208,17 @@ class Cluster:
         await replica.start(port)
 
 
-async def delivered(cluster: Cluster) -> None:
-    """Returns once no relay has spooled answers."""
-    async with asyncio.timeout(DELIVERED_S):
-        for relay in cluster.relays:
-            assert relay.http is not None
-            while True:
-                async with relay.http.get("/rl/status") as response:
-                    status = await response.json()
-                if response.status == 200 and not _spooled(status):
-                    break
-                await asyncio.sleep(0.2)
-
-
-def _spooled(status: dict[str, Any]) -> int:
-    return int((status.get("store") or {}).get("spooled") or 0)
+async def delivered(server: PostgresServer, database: str, ledger: Ledger) -> float:
+    """Seconds until the database had each acknowledged answer, whole; DELIVERED_S at most."""
+    began = time.monotonic()
+    while (elapsed := time.monotonic() - began) < DELIVERED_S:
+        rows = await asyncio.to_thread(
+            server.execute, "SELECT id FROM rlproxy.completions WHERE status = 'done'", database
+        )
+        if {id for (id,) in rows} >= set(ledger.answers):
+            break
+        await asyncio.sleep(0.2)
+    return round(elapsed, 1)
 
 
 def wrong(server: PostgresServer, database: str, ledger: Ledger) -> list[str]:
@@ -242,7 +240,9 @@ def wrong(server: PostgresServer, database: str, ledger: Ledger) -> list[str]:
     faults += [f"{id} has {count} live ratings" for id, count in live.items() if count > 1]
     sure = {id: rating for id, rating in ledger.ratings.items() if id not in ledger.unsure}
     faults += [f"the rating of {id} is lost" for id in sure if id not in values]
-    faults += [f"{id} is rated {values[id]}" for id, rating in sure.items() if values.get(id) not in (None, VALUES[rating])]
+    faults += [
+        f"{id} is rated {values[id]}" for id, rating in sure.items() if values.get(id) not in (None, VALUES[rating])
+    ]
     faults += [f"{id} is rated by nobody" for id in values if id not in ledger.ratings and id not in ledger.unsure]
     return faults
 
@@ -269,12 +269,15 @@ async def measured(kills: int, clients: int, seed: int) -> dict[str, Any]:
                 for number in range(kills):
                     await asyncio.sleep(dice.uniform(*BETWEEN_S))
                     await cluster.befall(dice)
-                    print(f"{number + 1} of {kills}: {len(ledger.answers)} answers, {len(ledger.ratings)} ratings", flush=True)
+                    print(
+                        f"{number + 1} of {kills}: {len(ledger.answers)} answers, {len(ledger.ratings)} ratings",
+                        flush=True,
+                    )
                 await asyncio.sleep(2.0)
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-                await delivered(cluster)
+                delivered_s = await delivered(server, database, ledger)
                 for relay in cluster.relays:
                     status = await relay.stop()
                     assert status == 0, f"a stop ended with {status}"
@@ -290,7 +293,7 @@ async def measured(kills: int, clients: int, seed: int) -> dict[str, Any]:
         "faults": dict(cluster.faults), "clients": clients, "seed": seed, "asked": ledger.asked,
         "answers": len(ledger.answers), "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
-        "longest_answer_s": round(ledger.longest_s, 2), "wrong": faults[:50], "wrong_count": len(faults),
+        "longest_answer_s": round(ledger.longest_s, 2), "delivered_s": delivered_s, "wrong": faults[:50], "wrong_count": len(faults),
     }  # fmt: skip
 
 
