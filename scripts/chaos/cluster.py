@@ -224,7 +224,7 @@ async def delivered(server: PostgresServer, database: str, ledger: Ledger) -> fl
 def wrong(server: PostgresServer, database: str, ledger: Ledger) -> list[str]:
     """What the database has otherwise than clients were told."""
     rows = server.execute("SELECT id, status FROM rlproxy.completions", database)
-    states = {id: status for id, status in rows}
+    states = dict(rows)
     faults = [f"{id} was answered and is not stored" for id in ledger.answers if id not in states]
     faults += [f"{id} was answered and is {states[id]}" for id in ledger.answers if states.get(id, "done") != "done"]
     if (doubled := len(rows) - len(states)) or len(ledger.answers) != len(set(ledger.answers)):
@@ -293,7 +293,8 @@ async def measured(kills: int, clients: int, seed: int) -> dict[str, Any]:
         "faults": dict(cluster.faults), "clients": clients, "seed": seed, "asked": ledger.asked,
         "answers": len(ledger.answers), "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
-        "longest_answer_s": round(ledger.longest_s, 2), "delivered_s": delivered_s, "wrong": faults[:50], "wrong_count": len(faults),
+        "longest_answer_s": round(ledger.longest_s, 2), "delivered_s": delivered_s, "wrong": faults[:50],
+        "wrong_count": len(faults),
     }  # fmt: skip
 
 
