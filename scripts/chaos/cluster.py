@@ -42,7 +42,7 @@ VALUES: Final = {"good": 1.0, "bad": -1.0}
 
 @dataclass
 class Ledger:
-    """What clients sent, and what they were told."""
+    """Requests of the clients, and the answers that they got."""
 
     asked: int = 0
     cut: int = 0  # answers that broke off, or never began
@@ -222,7 +222,7 @@ async def delivered(server: PostgresServer, database: str, ledger: Ledger) -> fl
 
 
 def wrong(server: PostgresServer, database: str, ledger: Ledger) -> list[str]:
-    """What the database has otherwise than clients were told."""
+    """Differences between the database and what clients were told."""
     rows = server.execute("SELECT id, status FROM rlproxy.completions", database)
     states = dict(rows)
     faults = [f"{id} was answered and is not stored" for id in ledger.answers if id not in states]
