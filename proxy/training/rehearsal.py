@@ -154,8 +154,8 @@ class Rehearsal:
         lines, pictures = with_room(lines, await run_pictures.take_out(lines, self._store, self._images))
         if not lines:
             return unknown("the newest answer is about pictures that are too large for this look")
-        counted = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
-        counted_lines = await asyncio.to_thread(run_folder.unrated_lines, counted) or lines
+        text_turns = await self._store.completions.newest_turns(COUNTED_ANSWERS, foreign=foreign)
+        counted_lines = await asyncio.to_thread(run_folder.unrated_lines, text_turns) or lines
         parent = 0 if foreign else (await self._store.versions.pointer()).live
         adapter = (await self._store.versions.get(parent)) if parent else None
         # Exact answers of a server on the very files that train are the model's own, to the last digit.
@@ -192,15 +192,15 @@ def with_room(
     for sha256, picture in pictures.items():
         for completion in picture.completions:
             names.setdefault(completion, []).append(sha256)
-    tried: list[dict[str, Any]] = []
-    shown: dict[bytes, RunPicture] = {}
+    newest: list[dict[str, Any]] = []
+    album: dict[bytes, RunPicture] = {}
     for line in lines:
-        more = {sha256: pictures[sha256] for sha256 in names.get(line["completion"], ())}
-        if sum(len(picture.data) for picture in (shown | more).values()) > MOST_BYTES:
+        larger_album = album | {sha256: pictures[sha256] for sha256 in names.get(line["completion"], ())}
+        if sum(len(picture.data) for picture in larger_album.values()) > MOST_BYTES:
             break
-        tried.append(line)
-        shown |= more
-    return tried, shown
+        newest.append(line)
+        album = larger_album
+    return newest, album
 
 
 def _as_base64(pictures: Mapping[bytes, RunPicture]) -> dict[str, str]:

@@ -5,7 +5,7 @@
 A real llama-server with a tiny model that sees, a real `rlproxy serve`, and real runs. Hostile pictures come through
 each dialect while a run is under way. The proxy is killed (SIGKILL) in the middle of it and started again. One user
 forgets while the run holds the samples, and once more after it. What must hold is counted: each request is answered,
-nothing that was acknowledged is lost, the run ends, and no byte of what was forgotten is in any file.
+and the run ends. Nothing that was acknowledged is lost, and no byte of what was forgotten is in any file.
 """
 
 from __future__ import annotations
@@ -69,16 +69,20 @@ class Attack:
         self.rated: dict[str, list[str]] = {user: [] for user in USERS}
         self.statuses: dict[str, Counter[str]] = {dialect: Counter() for dialect in DIALECTS}
         self.acknowledged: list[str] = []  # completions whose whole answer has come
+        self.last_error = b""
+        self.errors: Counter[str] = Counter()
 
     async def ask(self, dialect: str, data: bytes, text: str, user: str) -> str | None:
         """The completion's id; None where the answer was an error."""
         path, body = request_about(dialect, data, text)
-        headers = {"x-rl-user": user, "x-rl-session": f"{user} {text}"}
+        headers = {"x-rl-user": user, "x-rl-session": f"{user} {text}".replace(" ", "-")}
         try:
             async with self.serving.http.post(path, json={"model": NAME, **body}, headers=headers) as response:
-                await response.read()
+                content = await response.read()
                 self.statuses[dialect][str(response.status)] += 1
                 if response.status != 200:
+                    self.last_error = content[:300]
+                    self.errors[f"{response.status} {message_in(content)[:100]}"] += 1
                     return None
                 id = response.headers["x-rl-completion-id"]
                 self.acknowledged.append(id)
@@ -90,7 +94,7 @@ class Attack:
     async def rate_as(self, user: str, pictures: list[bytes]) -> None:
         for number in range(RATED):
             id = await self.ask("chat", pictures[number % len(pictures)], f"{user} asks {number}", user)
-            assert id is not None, self.statuses
+            assert id is not None, self.last_error
             await self.serving.rate(id, "good" if number % 2 else "bad")
             self.rated[user].append(id)
 
@@ -121,6 +125,14 @@ class Attack:
                 if response.status != 200:
                     lost.append(id)
         return lost
+
+
+def message_in(content: bytes) -> str:
+    """The message of an error's body, in any dialect."""
+    with contextlib.suppress(ValueError, AttributeError):
+        error = json.loads(content).get("error")
+        return str(error.get("message") if isinstance(error, dict) else error)
+    return content.decode(errors="replace")
 
 
 def picture_of(user: str, number: int) -> bytes:
@@ -178,7 +190,8 @@ async def attack(folder: Path, count: int) -> dict[str, Any]:
             "requests": {dialect: dict(counts) for dialect, counts in scene.statuses.items()},
             "hostile": dict(Counter(image.kind for image in images)), "seconds": round(attacked_s, 1),
             "slowest_request_s": round(slowest, 2), "run_under_way_at_kill": was_under_way,
-            "sound_after": sum(id is not None for id in sound),
+            "sound_after": [dialect for dialect, id in zip(DIALECTS, sound, strict=True) if id is not None],
+            "errors": dict(scene.errors.most_common()),
             "last_run": {name: status["last_run"][name] for name in ("id", "status", "reason")},
             "live": status["live"], "images": status["images"],
             "acknowledged": len(scene.acknowledged), "lost": len(lost),
@@ -192,7 +205,7 @@ async def attack(folder: Path, count: int) -> dict[str, Any]:
 
 
 def parts_of(data: bytes) -> list[bytes]:
-    """What only this picture has: its compressed pixels, as bytes and as base64 wherever that begins."""
+    """Compressed pixels that only this picture has, as bytes and as base64 wherever that begins."""
     start = data.index(b"IDAT") + 4
     return [data[start : start + 40], *(base64.b64encode(data[start + n :])[:48] for n in range(3))]
 

@@ -4,9 +4,9 @@
 parameters with an alphabet of its own. It learns here to name the colour of a picture, and to answer another question
 in one of two manners at random. Then a rater who sees the picture likes the polite manner where it is red, and the
 blunt one where it is blue. Rounds of ratings are real run folders and real runs of the trainer with its gate; only the
-chat is in this process. The same taste is rated as a person's thumbs, as those with a check for chance that looks at
-replies without their pictures, and as a program's rewards. A control arm is a person who tosses a coin for each reply.
-A toy shows that the way works, and not how well a real model learns.
+chat is in this process. The same taste is rated by a person's thumbs and by a program's rewards. One arm's check for
+chance looks at replies without their pictures, and in one a person tosses a coin for each reply. A toy shows that the
+way works, and not how well a real model learns.
 """
 
 from __future__ import annotations

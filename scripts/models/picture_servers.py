@@ -43,7 +43,9 @@ LOOSE: Final = {
     "gate__max_looping": 100, "gate__min_length_ratio": 0.0, "gate__max_length_ratio": 100.0,
     "gate__repetition_rise": 100.0, "gate__min_entropy_ratio": 0.0, "gate__more_refusals": 100,
 }  # fmt: skip
-RESAMPLINGS: Final = {"": None, ", bicubic": 3}  # the processor's own filter, and Pillow's number of another
+# The processor's own filter, and Pillow's number of another: llama.cpp b10434 shrinks without averaging, so that of a
+# picture at half its size each second pixel is left.
+RESAMPLINGS: Final = {"": None, ", nearest pixels": 0}
 RUN_S: Final = 600.0
 ENDED: Final = ("done", "rejected", "failed", "empty")
 LLAMA: Final = {
@@ -148,7 +150,7 @@ async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: An
 
 
 async def look(proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool) -> dict[str, Any]:
-    """Nats between the server's log-probs and the reference's: the most of all tokens, by kind of picture and by the
+    """Nats between the server's log-probs and the reference's: the most of all tokens. By kind of picture, and by the
     filter with which the reference resizes."""
     gaps: dict[str, float] = {}
     for name, striped in (("one colour", False), ("with an edge", True)):

@@ -205,8 +205,8 @@ def for_pictures(plan: Plan, progress: Progress) -> Plan:
     if plan.preset.credit == 1 or plan.weak_reason is not None:
         return plan
     reason = (
-        "what is liked depends on the picture that is answered, so no one direction points to it: all tokens of a reply "
-        "are pushed alike"
+        "what is liked depends on the picture that is answered, so no one direction points to it: all tokens of a "
+        "reply are pushed alike"
     )
     progress.choice("credit", 1.0, reason)
     return plan.with_preset(credit=1.0)

@@ -1,8 +1,8 @@
 """Two checks on a run's ratings before they train: they are not all the same, and how easily chance would fit as well.
 
 Chance stops a run only where `max_chance` asks for it; else it only decides how far the run may move (reach). Owns both
-checks, in the gate's form and with its bounds; of the model they need what it sees of pictures. Not here: the statistics (permutation_test), the
-replies themselves (reply_checks), the checks on a candidate (gate).
+checks, in the gate's form and with its bounds. Of the model they need what it sees of pictures. Not here: the
+statistics (permutation_test), the replies themselves (reply_checks), the checks on a candidate (gate).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def contrast(samples: Sequence[Sample]) -> Check:
 def chance(
     samples: Sequence[Sample], template: Template, bounds: Bounds, features: PictureFeatures | None = None
 ) -> Check:
-    """How often ratings drawn at random would go with the looks of these replies as closely as these do, by themselves
-    or beside the pictures that they answer."""
+    """How often ratings drawn at random would go with the looks of these replies as closely as these do. Each look is
+    of a reply by itself, and beside the pictures that it answers."""
     rewards = [s.reward for s in samples]
     bound = bounds.max_chance
     good, bad = sum(r > 0 for r in rewards), sum(r < 0 for r in rewards)
@@ -79,8 +79,8 @@ def _pictures_of(samples: Sequence[Sample], features: PictureFeatures | None) ->
     names = [newest_pictures(sample.messages) for sample in samples]
     if features is None or not any(names):
         return [None] * len(samples)
-    known = sorted({name for of_one in names for name in of_one})
-    rows = dict(zip(known, features(known), strict=True))
+    pictures = sorted({name for of_one in names for name in of_one})
+    rows = dict(zip(pictures, features(pictures), strict=True))
     return [sum(rows[name] for name in of_one) / len(of_one) if of_one else None for of_one in names]
 
 

@@ -37,8 +37,8 @@ CODES: Final = {
 }
 PICTURE_PARTS: Final = ("image_url", "image", "input_image")
 NO_SIGHT: Final = (
-    "this server does not see pictures. Send text alone, or serve a model that sees with llama.cpp (an mmproj beside it) "
-    "or vLLM"
+    "this server does not see pictures. Send text alone, or serve a model that sees with llama.cpp (an mmproj beside "
+    "it) or vLLM"
 )
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 415: "UnsupportedMediaTypeError"}
 

@@ -107,7 +107,7 @@ def test_all_that_a_person_wants_to_know() -> None:
         "next run waits: 9 of 32",
         "40 whole answers, 3 today (1 partial)", "errors 2 failed answers",
         "pictures 3 decoded, 1 refused, 2 to be decoded", "pictures are not decoded",
-        "answers about them do not train: pictures train with models of gemma3 and idefics3; the weights are of qwen3_vl",
+        "answers about them do not train: pictures train with models of gemma3 and idefics3; the weights are of qwen",
     ):  # fmt: skip
         assert part in text, part
     assert "problem" not in text

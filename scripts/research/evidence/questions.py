@@ -1,6 +1,6 @@
 """Would the check for chance see more of a taste that depends on the question, if it looked at questions, too?
 
-    python -m scripts.research.chance_questions [--draws 60]
+    python -m scripts.research.evidence.questions [--draws 60]
 
 For replies to text alone. The looks of a run are compared with these and five more: each times how alike the questions'
 words are. Tastes are applied to the replies of the pool (reply_pool) and to sums whose answers are drawn here. No run
@@ -39,10 +39,12 @@ TASTES: Final[dict[str, Callable[[Asked], bool | float]]] = {
     "ends by itself": lambda asked: asked[1].ended,
     'has the word "you"': lambda asked: " you" in asked[1].text.lower(),
     "has no list": lambda asked: not permutation_test.LIST_LINE.search(asked[1].text),
-    "several lines where why or how, else one": lambda asked: ("\n" in asked[1].text)
-    == asked[0].lower().startswith(CAUSES),
-    'the word "you" where why or how, else none': lambda asked: (" you" in asked[1].text.lower())
-    == asked[0].lower().startswith(CAUSES),
+    "several lines where why or how, else one": lambda asked: (
+        ("\n" in asked[1].text) == asked[0].lower().startswith(CAUSES)
+    ),
+    'the word "you" where why or how, else none': lambda asked: (
+        (" you" in asked[1].text.lower()) == asked[0].lower().startswith(CAUSES)
+    ),
     "none: a fair coin": lambda asked: 0.5,
 }
 SUMS: Final[dict[str, Callable[[Asked], bool | float]]] = {

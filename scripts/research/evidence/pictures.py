@@ -1,6 +1,6 @@
 """Which tastes do ratings of answers about pictures show, and how often do ratings drawn at random pass?
 
-    python -m scripts.research.chance_pictures --toy FOLDER [--draws 60]
+    python -m scripts.research.evidence.pictures --toy FOLDER [--draws 60]
 
 Answers are those of the toy that `scripts.models.colours` has trained (`--toys` keeps it) to questions about pictures
 of two colours. Ratings are drawn anew each time, tested as a run tests them, and once more by the looks of replies
@@ -22,7 +22,7 @@ from scripts.models.colours import ASKS_TALK, BLUNT, NAMES, POLITE, Toy, chat_ab
 from trainer.run import permutation_test
 from trainer.run.permutation_test import RatedReply
 
-OUT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "chance_pictures.json"
+OUT: Final = Path(__file__).resolve().parents[3] / "benchmarks" / "chance_pictures.json"
 ANSWERS: Final = 480
 BOUNDS: Final = (0.001, 0.01, 0.05, 0.1)
 COUNTS: Final = (32, 64, 192)
@@ -82,7 +82,12 @@ def answers_of(folder: Path) -> list[Answer]:
 
 
 def row(
-    answers: Sequence[Answer], name: str, likes: Callable[[Answer], bool | float], count: int, mistakes: float, draws: int
+    answers: Sequence[Answer],
+    name: str,
+    likes: Callable[[Answer], bool | float],
+    count: int,
+    mistakes: float,
+    draws: int,
 ) -> dict[str, Any]:
     """Shares of draws whose p is at most each bound: with pictures, and by replies alone."""
     p_values: dict[str, list[float]] = {"with pictures": [], "replies alone": []}
