@@ -27,29 +27,25 @@ from trainer.run.permutation_test import RatedReply
 
 OUT: Final = ROOT / "benchmarks/chance_questions.json"
 BOUNDS: Final = (0.001, 0.01, 0.05, 0.1)
-Asked = tuple[str, RatedReply]  # a question and its reply
+QuestionReply = tuple[str, RatedReply]  # a question and its reply
 CAUSES: Final = ("why", "how")
 
 
-def is_short(reply: RatedReply) -> bool:
-    return reply.ended and reply.tokens < 60
-
-
-TASTES: Final[dict[str, Callable[[Asked], bool | float]]] = {
-    "ends by itself": lambda asked: asked[1].ended,
-    'has the word "you"': lambda asked: " you" in asked[1].text.lower(),
-    "has no list": lambda asked: not permutation_test.LIST_LINE.search(asked[1].text),
-    "several lines where why or how, else one": lambda asked: (
-        ("\n" in asked[1].text) == asked[0].lower().startswith(CAUSES)
+TASTES: Final[dict[str, Callable[[QuestionReply], bool | float]]] = {
+    "ends by itself": lambda pair: pair[1].ended,
+    'has the word "you"': lambda pair: " you" in pair[1].text.lower(),
+    "has no list": lambda pair: not permutation_test.LIST_LINE.search(pair[1].text),
+    "several lines where why or how, else one": lambda pair: (
+        ("\n" in pair[1].text) == pair[0].lower().startswith(CAUSES)
     ),
-    'the word "you" where why or how, else none': lambda asked: (
-        (" you" in asked[1].text.lower()) == asked[0].lower().startswith(CAUSES)
+    'the word "you" where why or how, else none': lambda pair: (
+        (" you" in pair[1].text.lower()) == pair[0].lower().startswith(CAUSES)
     ),
-    "none: a fair coin": lambda asked: 0.5,
+    "none: a fair coin": lambda pair: 0.5,
 }
-SUMS: Final[dict[str, Callable[[Asked], bool | float]]] = {
-    "the sum is right": lambda asked: _is_right(*asked),
-    "none: a fair coin": lambda asked: 0.5,
+SUMS: Final[dict[str, Callable[[QuestionReply], bool | float]]] = {
+    "the sum is right": lambda pair: _is_right(*pair),
+    "none: a fair coin": lambda pair: 0.5,
 }
 
 
@@ -65,10 +61,13 @@ def main() -> None:
             OUT.write_text(json.dumps(report, indent=1) + "\n")
     replies = pool(Chat(weights.resolve(None).path, threads=1))
 
-    def from_pool(rng: random.Random, count: int) -> list[Asked]:
+    def from_pool(rng: random.Random, count: int) -> list[QuestionReply]:
         return [
-            (said.prompt, RatedReply(str(said.reply), len(said.tokens.reply), said.reply.ended, 0.0))
-            for said in draw(replies, rng, count)
+            (
+                completion.prompt,
+                RatedReply(str(completion.reply), len(completion.tokens.reply), completion.reply.ended, 0.0),
+            )
+            for completion in draw(replies, rng, count)
         ]
 
     for count in (32, 64, 120):
@@ -77,14 +76,14 @@ def main() -> None:
             OUT.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def sums(rng: random.Random, count: int) -> list[Asked]:
+def sums(rng: random.Random, count: int) -> list[QuestionReply]:
     """Sums of two digits, 22 % of them right: what the small model answers before it has learned any."""
-    asked = []
+    pairs = []
     for _ in range(count):
         a, b = rng.randint(1, 9), rng.randint(1, 9)
         answer = a + b if rng.random() < 0.22 else a + b + rng.choice((-3, -2, -1, 1, 2, 3))
-        asked.append((f"What is {a} plus {b}?", RatedReply(f"{a} + {b} = {answer}", 8, True, 0.0)))
-    return asked
+        pairs.append((f"What is {a} plus {b}?", RatedReply(f"{a} + {b} = {answer}", 8, True, 0.0)))
+    return pairs
 
 
 def _is_right(question: str, reply: RatedReply) -> bool:
@@ -93,9 +92,9 @@ def _is_right(question: str, reply: RatedReply) -> bool:
 
 
 def row(
-    source: Callable[[random.Random, int], list[Asked]],
+    source: Callable[[random.Random, int], list[QuestionReply]],
     name: str,
-    likes: Callable[[Asked], bool | float],
+    likes: Callable[[QuestionReply], bool | float],
     count: int,
     draws: int,
 ) -> dict[str, Any]:
@@ -104,11 +103,14 @@ def row(
     p_values: dict[str, list[float]] = {"with questions": [], "replies alone": []}
     for number in range(draws):
         rng = random.Random(f"{name} {number}")
-        asked = source(rng, count)
-        rewards = [1.0 if rng.random() < likes(each) else -1.0 for each in asked]
-        rated = [replace(reply, reward=reward) for (_, reply), reward in zip(asked, rewards, strict=True)]
-        alone = permutation_test.kernels(rated)
-        kinds = {"replies alone": alone, "with questions": [*alone, *beside(alone, [text for text, _ in asked])]}
+        pairs = source(rng, count)
+        rewards = [1.0 if rng.random() < likes(each) else -1.0 for each in pairs]
+        rated = [replace(reply, reward=reward) for (_, reply), reward in zip(pairs, rewards, strict=True)]
+        plain_kernels = permutation_test.kernels(rated)
+        kinds = {
+            "replies alone": plain_kernels,
+            "with questions": [*plain_kernels, *beside(plain_kernels, [text for text, _ in pairs])],
+        }
         for kind, kernels in kinds.items():
             has_both = len(set(rewards)) > 1
             p_values[kind].append(permutation_test.p_value_by(kernels, rewards, number) if has_both else 1.0)
