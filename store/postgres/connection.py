@@ -85,11 +85,23 @@ class PostgresConnection:
                 self._retry_at = time.monotonic() + RETRY_S
                 raise
         self._start_s = time.monotonic()
-        cursor = self._connection.execute(_BEGIN)
+        try:
+            cursor = self._connection.execute(_BEGIN)
+        except psycopg.Error:  # the lock came too late, and the transaction has begun
+            self._roll_back()
+            raise
         cursor.nextset()
         row = cursor.fetchone()
         assert row is not None  # the lock, and the number
         self._number = str(row[1])
+
+    def _roll_back(self) -> None:
+        """No transaction is left open, or no connection."""
+        try:
+            if self.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self._connection.close()
 
     def _commit(self) -> None:
         """Returns once it is on the server's disk. Raises psycopg.Error where it is not, or where nobody can tell."""

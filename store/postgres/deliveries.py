@@ -15,6 +15,7 @@ from store.postgres.spool_lines import Answer
 
 _EXISTING: Final = "SELECT status, error FROM completions WHERE id = ?"
 _UNLIST: Final = "DELETE FROM listed WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = ?)"
+_UNSEARCH: Final = "DELETE FROM search WHERE rowid = (SELECT c.seq FROM completions c WHERE c.id = ?)"
 _REOPEN: Final = "UPDATE completions SET status = 'pending', error = NULL WHERE id = ?"
 
 
@@ -27,6 +28,7 @@ def deliver(db: sqlite3.Connection, answers: Iterable[Answer]) -> None:
         elif row["status"] == "error" and row["error"] == completions.STOPPED:
             # It was taken for lost while this relay could not reach the database.
             db.execute(_UNLIST, (new.id,))
+            db.execute(_UNSEARCH, (new.id,))
             db.execute(_REOPEN, (new.id,))
         elif row["status"] != "pending":
             continue

@@ -74,7 +74,8 @@ def is_away(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate or ""
-    if state[:2] in ("08", "57") or state in ("25P03", "55P03"):  # no connection; stopping; idle too long; no lock
+    # No connection; stopping; idle too long; no lock; an aborted transaction, which says nothing of what was asked.
+    if state[:2] in ("08", "57") or state in ("25P03", "55P03", "25P02"):
         return state != "57014"  # a statement that was cancelled
     return not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 

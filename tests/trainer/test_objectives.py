@@ -34,7 +34,7 @@ def test_a_loss_of_the_users_own_stands_in_the_place_of_any(name):
 
 
 def test_one_that_is_not_there_is_named_with_those_that_are():
-    with pytest.raises(RunError, match="no objective 'ppo'; there are mis-po, mis-po-clip, grpo"):
+    with pytest.raises(RunError, match="no objective 'ppo'; there are mis-po, mis-po-tokens, mis-po-clip, grpo"):
         objectives.of(preset("ppo"))
 
 

@@ -39,8 +39,8 @@ class Surprise(NamedTuple):
 class BothReplies(NamedTuple):
     """Token ids of replies to the same prompts, by two adapters of one model."""
 
-    other: list[list[int]]
-    own: list[list[int]]
+    parent: list[list[int]]
+    candidate: list[list[int]]
 
 
 class OutOfMemory(Exception):
@@ -130,25 +130,25 @@ class Policy(Protocol):
         """
 
     def generate_both(
-        self, prompts: Sequence[Sequence[int]], other: Path | None, *, max_tokens: int, temperature: float, seed: int
+        self, prompts: Sequence[Sequence[int]], parent: Path | None, *, max_tokens: int, temperature: float, seed: int
     ) -> BothReplies:
-        """Replies of another adapter (None: the base) and of what the policy wears, each as `generate` has them."""
+        """Replies of a parent (None: the base) and of what the policy wears, each as `generate` has them."""
 
     def save(self, folder: Path) -> None:
         """The adapter as a PEFT folder."""
 
 
-def both_apart(
+def generate_apart(
     policy: Policy,
     prompts: Sequence[Sequence[int]],
-    other: Path | None,
+    parent: Path | None,
     *,
     max_tokens: int,
     temperature: float,
     seed: int,
 ) -> BothReplies:
     """`generate_both` in two batches, where one cannot wear two adapters."""
-    own = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    with policy.wearing(other):
+    candidate = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    with policy.wearing(parent):
         replies = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    return BothReplies(replies, own)
+    return BothReplies(replies, candidate)

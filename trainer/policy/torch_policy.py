@@ -46,7 +46,7 @@ from trainer.policy.policy import (
     State,
     Surprise,
     TokenDistribution,
-    both_apart,
+    generate_apart,
 )
 from trainer.policy.torch_head import (
     by_rows,
@@ -472,17 +472,17 @@ class TorchPolicy:
         return self._replies.draw(prompts, parts, max_tokens, temperature)
 
     def generate_both(
-        self, prompts: Sequence[Sequence[int]], other: Path | None, *, max_tokens: int, temperature: float, seed: int
+        self, prompts: Sequence[Sequence[int]], parent: Path | None, *, max_tokens: int, temperature: float, seed: int
     ) -> BothReplies:
         """In one batch: each token reads all weights once for both sides."""
-        both, parts, n = [*prompts, *prompts], [Part(len(prompts), seed)] * 2, len(prompts)
-        with self.wearing(other) if other else contextlib.nullcontext():
-            names = [self.model.active_adapter if other else BASE] * n + [TRAINED] * n
+        prompt_rows, parts, n = [*prompts, *prompts], [Part(len(prompts), seed)] * 2, len(prompts)
+        with self.wearing(parent) if parent else contextlib.nullcontext():
+            names = [self.model.active_adapter if parent else BASE] * n + [TRAINED] * n
             # peft mixes no DoRA, and no layer that does not see a row of the batch as a row.
             with contextlib.suppress(ValueError), mixed(self.model, names):
-                replies = self._replies.draw(both, parts, max_tokens, temperature)
+                replies = self._replies.draw(prompt_rows, parts, max_tokens, temperature)
                 return BothReplies(replies[:n], replies[n:])
-        return both_apart(self, prompts, other, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        return generate_apart(self, prompts, parent, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, folder: Path) -> None:
         """Raises ChangedSenses where a frozen part was changed."""

@@ -55,10 +55,10 @@ def ask(model: RunModel, samples: RunSamples) -> list[AnswerPair]:
     if not chosen:
         return []
     prompts = [sample.tokens.prompt for sample in chosen]
-    both = model.policy.generate_both(
+    replies = model.policy.generate_both(
         prompts, model.parent, max_tokens=ANSWER_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED
     )
-    rows = zip(chosen, both.other, both.own, strict=True)
+    rows = zip(chosen, replies.parent, replies.candidate, strict=True)
     pairs = [AnswerPair(sample, tuple(parent_reply), tuple(reply)) for sample, parent_reply, reply in rows]
     return sorted(pairs, key=lambda pair: (pair.sample.reward >= 0, -pair.difference))
 

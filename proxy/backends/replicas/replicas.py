@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 LOOK_DOWN_S: Final = 1.0  # at one that is left out
 LOOK_UP_S: Final = 5.0  # at one that answers: it may have been restarted without anybody noticing; at a name, too
-LEFT: Final = "its name does not have it any more"
+DEPARTURE: Final = "its name does not have it any more"
 
 
 class Replica:
@@ -192,12 +192,12 @@ class Replicas:
             for replica in [r for r in self._all if r.name is name]:
                 if replica.url not in urls:
                     await self._let_go(replica)
-                elif replica.out_reason == LEFT:
+                elif replica.out_reason == DEPARTURE:
                     replica.leave_out("its name has it again")
 
     async def _let_go(self, replica: Replica) -> None:
         """No new request for it; it is forgotten when its answers have ended."""
-        replica.leave_out(LEFT)
+        replica.leave_out(DEPARTURE)
         if not replica.in_flight:
             self._all.remove(replica)
             if replica.look is not None:
@@ -210,7 +210,7 @@ class Replicas:
 
     async def _look_at(self, replica: Replica) -> None:
         """Tell whether it answers and holds every version; one that lacks some gets them before anybody's request."""
-        if replica.out_reason == LEFT:
+        if replica.out_reason == DEPARTURE:
             return
         replica.looked_at = asyncio.get_running_loop().time()
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from psycopg.errors import LockNotAvailable
 
 from scripts.harness.postgres import PostgresServer
 from scripts.harness.records import end, new, put, rating
@@ -68,6 +69,21 @@ class LossyLink:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+
+
+def test_a_lock_that_comes_too_late_leaves_nothing_behind(database: str) -> None:
+    with closing(PostgresConnection(database)) as first, closing(PostgresConnection(database)) as second:
+        second.execute("SET lock_timeout = '100ms'")
+        first.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(LockNotAvailable):
+                second.execute("BEGIN IMMEDIATE")
+            assert not second.in_transaction
+        first.execute("COMMIT")
+        second.execute("BEGIN IMMEDIATE")
+        second.execute("INSERT INTO meta VALUES ('late', '1')")
+        second.execute("COMMIT")
+        assert first.execute("SELECT count(*) AS count FROM meta WHERE key = 'late'").fetchone()["count"] == 1
 
 
 def test_a_commit_whose_answer_was_lost_has_succeeded(database: str) -> None:

@@ -329,10 +329,10 @@ def test_two_adapters_reply_in_one_batch_as_each_does_alone(model, tmp_path, oth
         use_dora = other == "one with DoRA"  # peft mixes none of it: both are asked apart
         folder = random_adapter(model, tmp_path / "other", seed=1, size=0.3, use_dora=use_dora)
     both = policy.generate_both(prompts, folder, temperature=0.8, **draw)
-    assert both.own == policy.generate(prompts, temperature=0.8, **draw)
+    assert both.candidate == policy.generate(prompts, temperature=0.8, **draw)
     with policy.wearing(folder):
-        assert both.other == policy.generate(prompts, temperature=0.8, **draw)
-    assert both.own != both.other
+        assert both.parent == policy.generate(prompts, temperature=0.8, **draw)
+    assert both.candidate != both.parent
 
 
 def test_a_seed_draws_what_transformers_would_draw(policy):
