@@ -88,8 +88,8 @@ def test_nothing_listens_to_the_world(services: dict[str, Any]) -> None:
     assert services["rlproxy"]["stop_grace_period"] == "90s" and services["rlproxy"]["init"] is True
     example = (ROOT / "deploy/env.example").read_text()
     assert {line.partition("=")[0] for line in example.splitlines() if re.match(r"\w+=", line)} == GIVEN.keys()
-    sso = (ROOT / "deploy/compose.sso.yaml").read_text()
-    asked = set(re.findall(r"\$\{(\w+):\?[^}]+\}", sso))
+    overlays = [(ROOT / f"deploy/compose.{name}.yaml").read_text() for name in ("sso", "relays")]
+    asked = set(re.findall(r"\$\{(\w+):\?[^}]+\}", "".join(overlays))) - GIVEN.keys()
     assert {line[1:].partition("=")[0] for line in example.splitlines() if re.match(r"#\w+=", line)} == asked
 
 
@@ -109,14 +109,23 @@ def test_single_sign_on_is_believed_from_one_address() -> None:
     assert whole["networks"]["sign-in"]["internal"] is True
 
 
-def test_the_chart_is_one_relay_that_drains() -> None:
+def test_the_balancer_alone_listens_for_two_relays() -> None:
+    text = re.sub(r"\$\{(\w+):\?[^}]+\}", r"\1", (ROOT / "deploy/compose.relays.yaml").read_text())
+    services = yaml.safe_load(text)["services"]
+    assert services["relays"]["ports"] == ["127.0.0.1:8480:8480"]
+    assert not [name for name in ("database", "rlproxy-2") if "ports" in services[name]]
+    settings = load({"home": "/data"}, environ=services["rlproxy"]["environment"]).settings
+    assert settings.server.drain_s > 2, "longer than nginx's fail_timeout"
+
+
+def test_the_chart_is_a_relay_that_drains() -> None:
     """Read as text: helm itself renders it in tests/test_deploy_tools.py."""
     chart = ROOT / "deploy/helm/rlproxy"
     values = yaml.safe_load((chart / "values.yaml").read_text())
     schema = json.loads((chart / "values.schema.json").read_text())
     assert set(schema["properties"]) - {"global"} == set(values), "each value has a rule, and no other is taken"
     text = (chart / "templates/rlproxy.yaml").read_text()
-    assert "kind: StatefulSet" in text and re.search(r"^  replicas: 1\b", text, re.MULTILINE)
+    assert "kind: StatefulSet" in text and "  replicas: {{ .Values.relays }}" in text and values["relays"] == 1
     for name in re.findall(r"- name: (RLPROXY_\w+)", text):
         key = name.removeprefix("RLPROXY_").lower().replace("__", ".")
         assert key in fields(), name

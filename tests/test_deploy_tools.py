@@ -22,12 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy/helm/rlproxy"
 TOOLS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/deploy-tools"
 KUBERNETES = ("1.27.0", "1.31.0", "1.37.0")
-VALUES = ("minimal", "full")
+VALUES = ("minimal", "full", "relays")
 GIVEN = {
     "MODEL": "Qwen/Qwen3-8B", "RLPROXY_API_KEY": "a" * 32, "RLPROXY_ADMIN_KEY": "b" * 32,
     "OAUTH2_PROXY_IMAGE": "example/oauth2-proxy:v7.8.1", "OIDC_ISSUER": "https://id.example.org",
     "OIDC_CLIENT_ID": "rlproxy", "OIDC_CLIENT_SECRET": "c" * 32, "SSO_COOKIE_SECRET": "d" * 32,
-    "PAGE_HOST": "rlproxy.example.org",
+    "PAGE_HOST": "rlproxy.example.org", "DATABASE_PASSWORD": "e" * 32,
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_rlproxy_takes_what_the_chart_tells_it() -> None:
     }
     settings = load({"home": "/data", "server.host": "0.0.0.0"}, environ=environ).settings
     check_bind(settings.server)
-    assert settings.backend.url == "http://rlproxy-vllm:8000" and settings.train.start_at == 64
+    assert settings.backend.url == "dns://rlproxy-vllm:8000" and settings.train.start_at == 64
     assert settings.server.sso_proxies == ("10.20.0.0/28",) and settings.server.sso_header == "x-auth-request-email"
     assert set(settings.server.hosts) >= {"rlproxy", "rlproxy.models.svc", "rlproxy.example.org", "rlproxy.lan"}
     assert settings.adapters_dir == Path("/adapters")
@@ -144,16 +144,31 @@ def test_a_server_of_ones_own_brings_no_other() -> None:
 
 
 @needs("helm")
+def test_relays_share_a_database_and_find_every_vllm() -> None:
+    rendered = objects(template("relays"))
+    relay, vllm = rendered["StatefulSet rlproxy"]["spec"], rendered["Deployment rlproxy-vllm"]["spec"]
+    assert (relay["replicas"], vllm["replicas"]) == (3, 4)
+    (container,) = relay["template"]["spec"]["containers"]
+    secret = {"secretKeyRef": {"name": "rlproxy-database", "key": "url"}}
+    assert {"name": "RLPROXY_STORE__URL", "valueFrom": secret} in container["env"]
+    assert {"name": "RLPROXY_BACKEND__URL", "value": "dns://rlproxy-vllm:8000"} in container["env"]
+    assert rendered["Service rlproxy-vllm"]["spec"]["clusterIP"] == "None"
+    assert [claim["metadata"]["name"] for claim in relay["volumeClaimTemplates"]] == ["data"]
+    assert "ReadWriteMany" in rendered["PersistentVolumeClaim rlproxy-adapters"]["spec"]["accessModes"]
+
+
+@needs("helm")
 @pytest.mark.parametrize(
     "wrong",
     [
-        "image=", "model=", "singleSignOn.proxies={0.0.0.0/0}", "vllm.enabled=false", "replicas=2", "drainSeconds=-1",
+        "image=", "model=", "singleSignOn.proxies={0.0.0.0/0}", "vllm.enabled=false", "replicas=2", "relays=2",
+        "drainSeconds=-1", "settings.RLPROXY_STORE__URL=x",
         "settings.RLPROXY_SERVER__HOST=::", "settings.RLPROXY_SERVER__ADMIN_KEY=x", "ingress.enabled=true",
         "vllm.maxCpuLoras=1",
     ],
 )  # fmt: skip
 def test_values_that_cannot_work_are_refused(wrong: str) -> None:
-    """More replicas too: one process has the database."""
+    """More relays too, where SQLite is the database: one process has it."""
     file = str(CHART / "ci/minimal.yaml")
     more = ("--set", "vllm.url=") if wrong == "vllm.enabled=false" else ()
     error = run("helm", "template", "rlproxy", str(CHART), "-f", file, "--set", wrong, *more, fails=True)
@@ -185,3 +200,15 @@ def test_compose_resolves_single_sign_on() -> None:
         "by the network whose address counts"
     )
     assert whole["networks"]["sign-in"]["internal"] and "vllm" not in str(whole["services"]["vllm"].get("networks", {}))
+
+
+@needs("compose")
+def test_compose_resolves_two_relays_on_one_database() -> None:
+    services = composed("deploy/compose.yaml", "deploy/compose.relays.yaml")["services"]
+    relays = [services[name] for name in ("rlproxy", "rlproxy-2")]
+    settings = [load({"home": "/data", "server.host": "0.0.0.0"}, environ=r["environment"]).settings for r in relays]
+    assert len({each.store.address for each in settings}) == 1 and settings[0].store.address.startswith("postgresql")
+    assert {each.adapters_dir for each in settings} == {Path("/adapters")}
+    homes = {volume["source"] for relay in relays for volume in relay["volumes"] if volume["target"] == "/data"}
+    assert len(homes) == 2, "each has a spool and a lock of its own"
+    assert all("relays" in each.server.hosts for each in settings)

@@ -60,6 +60,12 @@ def secret_of(settings: Any) -> Any:
     return find(settings.store.key_from, settings.home)
 
 
+def refuse_shared(settings: Any) -> None:
+    """Fail where the database is PostgreSQL, which has tools of its own for this."""
+    if settings.store.address:
+        fail("store.url names PostgreSQL: use its own pg_dump and pg_restore. Nothing was changed.", 2)
+
+
 def some(count: int, noun: str) -> str:
     """Write "1 rating" or "2 ratings"."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json, secret_of, settings_of, show, some
+from proxy.cli.common import (
+    AsJson,
+    Home,
+    client_of,
+    print_json,
+    refuse_shared,
+    secret_of,
+    settings_of,
+    show,
+    some,
+)
 from proxy.cli.failing import fail
 from proxy.cli.forget import forget
 from proxy.cli.imports.command import import_
@@ -198,6 +208,7 @@ def backup(
 
     try:
         settings = settings_of({"home": home})
+        refuse_shared(settings)
         size = make(settings.home / schema.NAME, file, secret_of(settings))
     except StoreError as error:
         fail(str(error))
@@ -220,6 +231,7 @@ def restore(
 
     try:
         settings = settings_of({"home": home})
+        refuse_shared(settings)
         restored = restore_backup(settings.home, file, secret_of(settings))
     except StoreBusy as busy:
         fail(f"{busy} Stop it first; nothing was changed.")

@@ -202,7 +202,8 @@ async def _act_on_store(settings: Any, act: Callable[[Keys], Awaitable[Any]]) ->
     from store.file.db_key import find
     from store.store import Store
 
-    store = await Store.open(settings.home, find(settings.store.key_from, settings.home))
+    secret = find(settings.store.key_from, settings.home)
+    store = await Store.open(settings.home, secret, url=settings.store.address)
     try:
         keys = Keys(settings.server)
         await keys.start(store)

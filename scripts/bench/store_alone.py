@@ -79,9 +79,9 @@ def pair(id: str, prompt: tuple[Message, ...], said: str, **about: Any) -> tuple
     return new, end
 
 
-async def commits(at_once: int, seconds: float, folder: Path) -> dict[str, Any]:
+async def commits(at_once: int, seconds: float, folder: Path, url: str = "", name: str = "c") -> dict[str, Any]:
     """Answers that end one after another in so many conversations, each waiting for its commit."""
-    store = await Store.open(folder)
+    store = await Store.open(folder, url=url)
     took: list[float] = []
     over = time.perf_counter() + seconds
 
@@ -90,7 +90,7 @@ async def commits(at_once: int, seconds: float, folder: Path) -> dict[str, Any]:
         while time.perf_counter() < over:
             n += 1
             at = time.perf_counter()
-            new, end = pair(f"c{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
+            new, end = pair(f"{name}{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
             await store.completions.record([new], [end])
             took.append(time.perf_counter() - at)
 

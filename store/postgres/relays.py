@@ -23,6 +23,9 @@ _ABANDONED: Final = f"""UPDATE completions AS c SET status = 'error', error = ?,
 WHERE c.status = 'pending' AND NOT {items.OPEN} AND NOT EXISTS (
     SELECT 1 FROM relay_rows o JOIN relays a ON a.id = o.relay
     WHERE o.completion_id = c.id AND a.id <> ? AND a.seen_at > ?)"""  # noqa: S608  ours
+LATELY_S: Final = 30.0
+_HOSTS: Final = """SELECT a.host, EXISTS (SELECT 1 FROM meta m WHERE m.key = 'learner'
+    AND m.value = to_json(a.id)::text) AS learns FROM relays a WHERE a.seen_at > ? ORDER BY a.host"""
 _RESIGN: Final = "DELETE FROM meta WHERE key = 'learner' AND value = ?"
 _SETTLED: Final = """DELETE FROM relay_rows WHERE NOT EXISTS (
     SELECT 1 FROM completions c WHERE c.id = relay_rows.completion_id AND c.status = 'pending')"""
@@ -44,6 +47,12 @@ def host() -> str:
 def note_seen(db: Any, relay: str) -> None:
     """This relay is there."""
     db.execute(NOTE, (relay, host(), time.time()))
+
+
+def hosts(db: Any) -> list[str]:
+    """Machines of relays that were seen in the last half minute; of the one that learns it is said."""
+    rows = db.execute(_HOSTS, (time.time() - LATELY_S,)).fetchall()
+    return [f"{row['host']} (trains)" if row["learns"] else row["host"] for row in rows]
 
 
 def resign(db: sqlite3.Connection, relay: str) -> None:

@@ -28,12 +28,17 @@ _COLLATION: Final = """SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_collation WHERE
 THEN '"und-x-icu"' ELSE '"default"' END AS name"""
 
 
+def is_made(db: PostgresConnection) -> bool:
+    """Tell whether the database has our tables."""
+    return bool(db.execute(_EXISTS).fetchone()["made"])
+
+
 def migrate(db: PostgresConnection) -> None:
     """Raises StoreError where the database is of a newer rlproxy, or is none that rlproxy can use."""
     _check_server(db)
     db.execute("SELECT pg_advisory_lock(?)", (LOCK,))
     try:
-        if not db.execute(_EXISTS).fetchone()["made"]:
+        if not is_made(db):
             db.run_script(_STATE)
         row = db.execute("SELECT number, functions FROM schema_state").fetchone()
         number, functions = (0, "") if row is None else (row["number"], row["functions"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,19 @@ from store.postgres.reader import PostgresReader
 from store.postgres.spool import Spool
 from store.postgres.writer import PostgresWriter
 from store.records import NewRating, Rating
+
+
+def outline(url: str) -> str:
+    """The server, and the relays that were seen lately, in a line. Blocking. Raises StoreError."""
+    try:
+        with closing(PostgresConnection(url)) as db:
+            version = db.execute("SELECT current_setting('server_version') AS version").fetchone()["version"]
+            if not schema.is_made(db):
+                return f"PostgreSQL {version} at {server.place_of(url)}, where no relay was yet"
+            hosts = relays.hosts(db)
+    except (psycopg.Error, OSError) as error:
+        raise server.not_opened(url, error) from error
+    return f"PostgreSQL {version} at {server.place_of(url)}; relays seen lately: {', '.join(hosts) or 'none'}"
 
 
 def take(home: Path, url: str) -> tuple[PostgresConnection, Spool, str]:

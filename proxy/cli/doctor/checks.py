@@ -70,6 +70,11 @@ def disk(facts: DoctorFacts) -> DoctorCheck:
 
 
 def database(facts: DoctorFacts) -> DoctorCheck:
+    if facts.shared_problem is not None:
+        fix = "start PostgreSQL, or put store.url right; a relay that runs answers meanwhile, and delivers later"
+        return DoctorCheck("database", "problem", facts.shared_problem, fix)
+    if facts.shared is not None:
+        return DoctorCheck("database", "ok", facts.shared)
     database_status = None if facts.status is None else facts.status["database"]
     if facts.damage is not None or (database_status is not None and database_status["state"] == "damaged"):
         line = (
@@ -93,6 +98,8 @@ def database(facts: DoctorFacts) -> DoctorCheck:
 
 def encryption(facts: DoctorFacts) -> DoctorCheck:
     name, source = "encryption", facts.settings.store.key_from
+    if facts.settings.store.address:
+        return DoctorCheck(name, "ok", "what is kept is in PostgreSQL, whose disk and backups encrypt it or do not")
     if not source:
         if facts.database == "encrypted":
             line = "the database is encrypted or damaged, and store.key_from names no key"

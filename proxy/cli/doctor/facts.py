@@ -22,8 +22,10 @@ from proxy.cli.http import HomeClient
 from proxy.client import Refused, Unreachable
 from proxy.core.address_file import owner
 from proxy.training.system_load import Machine
+from store.errors import StoreError
 from store.file import driver, integrity, schema
 from store.file.lock import NAME as LOCK
+from store.store import sharing_module
 from trainer.launch import Estimate, PriorityState, standing
 
 State = Literal["ok", "note", "problem", "unknown"]
@@ -59,6 +61,8 @@ class DoctorFacts:
     database: Literal["none", "clear", "encrypted"] = "none"
     standing: PriorityState | None = None  # how far a run steps back
     damage: str | None = None  # what was found to be wrong with it, as the note beside it says
+    shared: str | None = None  # the database of `store.url`, in a line
+    shared_problem: str | None = None  # why it cannot be reached
     estimate: Estimate | None = None  # of a run; None where the weights are not here
 
 
@@ -84,14 +88,26 @@ def gather(settings: Settings) -> DoctorFacts:
         return asks_for_key and (key is None or not client.opens(key))
 
     free = shutil.disk_usage(_existing_folder(settings.home)).free / GB
+    shared, shared_problem = _shared(settings)
     use = Machine(cpu=False, gpu=shutil.which("nvidia-smi") is not None).look(time.monotonic())
     return DoctorFacts(
         settings, client.url, status, reason, answers, not_ready, models, holder(settings.home), owner(settings), free,
         use.free_gb, use.gpu_free_gb, keys, drift.list_connections(settings.home, client.url, is_rejected),
         _form(settings.home),
         standing(settings.train.nice, owner(settings) or "self"),
-        integrity.noted(settings.home / schema.NAME), plan.estimate_here(settings, settings.train.weights),
+        integrity.noted(settings.home / schema.NAME), shared, shared_problem,
+        plan.estimate_here(settings, settings.train.weights),
     )  # fmt: skip
+
+
+def _shared(settings: Settings) -> tuple[str | None, str | None]:
+    """The database of `store.url` in a line, or why it cannot be reached; neither for SQLite."""
+    if not settings.store.address:
+        return None, None
+    try:
+        return sharing_module().outline(settings.store.address), None
+    except StoreError as error:
+        return None, str(error)
 
 
 def _keys(client: HomeClient) -> Mapping[str, Any] | None:

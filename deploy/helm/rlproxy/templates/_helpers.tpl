@@ -15,7 +15,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "rlproxy.vllmUrl" -}}
-{{- if .Values.vllm.enabled }}http://{{ include "rlproxy.name" . }}-vllm:8000{{ else }}{{ .Values.vllm.url }}{{ end }}
+{{- if .Values.vllm.enabled }}dns://{{ include "rlproxy.name" . }}-vllm:8000{{ else }}{{ .Values.vllm.url }}{{ end }}
 {{- end }}
 
 {{- define "rlproxy.hosts" -}}
