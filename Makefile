@@ -147,7 +147,7 @@ bench: setup
 # start after it: 15 minutes the first time, when a home with a million completions is made, else 3.
 bench-relay: setup
 	@$(PY) -m scripts.bench.relay $(if $(QUICK),--quick,--resume)
-	@$(PY) -m scripts.bench.store_alone $(if $(QUICK),--quick)
+	@$(PY) -m scripts.bench.store.alone $(if $(QUICK),--quick)
 	@$(PY) -m scripts.bench.start $(if $(QUICK),--quick,--home $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rlproxy/bench/store-1000000)
 	@$(PY) -m scripts.bench.workers $(if $(QUICK),--rounds 2,--json benchmarks/workers.json)
 	@$(PY) -m scripts.docs.tables

@@ -20,7 +20,8 @@ from config import backend_kinds
 from proxy.cli.checks.command import eval_app
 from proxy.cli.common import AsJson, DryRun, Home, print_json, settings_of, show
 from proxy.cli.data import data_app
-from proxy.cli.encrypt import encrypt_app
+from proxy.cli.database.encrypt import encrypt_app
+from proxy.cli.database.migrate import migrate_app
 from proxy.cli.episodes import episodes_app
 from proxy.cli.experiment import experiment_app
 from proxy.cli.failing import fail
@@ -30,7 +31,6 @@ from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.lessons import lessons_app
-from proxy.cli.migrate import migrate_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app

@@ -3,7 +3,7 @@
     python -m scripts.bench.start [--home DIR] [--times N] [--quick] [--json FILE]
 
 Writes benchmarks/start.json; `--quick` takes each twice and writes nothing unless told where. `--home` also starts over
-a home that has something in it: scripts/bench/store_alone.py leaves one with a million completions. Those starts follow
+a home that has something in it: scripts/bench/store/alone.py leaves one with a million completions. Those starts follow
 a clean stop and a `kill -9`. Then the check beside the serving is timed, too, and an answer meanwhile. Beside each
 stands a Python that only imports what a server in aiohttp needs, because that is where such a process begins. One start
 of each is not counted: it compiles, as an installer does.

@@ -2,7 +2,7 @@
 
 Owns which files those are and their order: the database first, so that from then on nothing new is in the clear. What
 a kill leaves undone, the next call of the same does. Not here: one file's conversion (conversion), run folders and the
-settings (proxy.cli.encrypting), backups that a person put elsewhere.
+settings (proxy.cli.database.encrypting), backups that a person put elsewhere.
 """
 
 from __future__ import annotations

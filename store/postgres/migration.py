@@ -3,7 +3,7 @@
 Owns which rows go and in which order. A batch and the place behind it are one transaction, so that a kill costs one
 batch, and the same call goes on. At the end each table has the same number of rows on both sides, and the same sum of
 their hashes. Only then the new database is one that rlproxy opens. The old one stays as it is. The search is not
-copied: it is made anew of the texts. Not here: words and progress (proxy.cli.migrate).
+copied: it is made anew of the texts. Not here: words and progress (proxy.cli.database.migrate).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Completions a second of the store on both engines, side by side, and of one relay against two on one database.
 
-    python -m scripts.bench.shared_store --json benchmarks/shared_store.json
+    python -m scripts.bench.store.shared --json benchmarks/shared_store.json
 
 No HTTP: only the store, each answer waiting for its commit, on a disk that is waited for.
 """
@@ -17,13 +17,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.store_alone import commits
+from scripts.bench.store.alone import commits
 from scripts.harness.postgres import LACKS, PostgresServer, find_binaries
 
 AT_ONCE = (1, 8, 64)
 _RELAY = """import asyncio, json, sys
 from pathlib import Path
-from scripts.bench.store_alone import commits
+from scripts.bench.store.alone import commits
 found = asyncio.run(commits(64, float(sys.argv[3]), Path(sys.argv[1]), sys.argv[2], sys.argv[4]))
 print("FOUND " + json.dumps(found))
 """

@@ -197,7 +197,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 from config.settings import load
-from proxy.cli import encrypting
+from proxy.cli.database import encrypting
 home, act, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 seen = 0
 def told(path, step, share):

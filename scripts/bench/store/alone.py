@@ -1,6 +1,6 @@
 """The store alone: commits a second, a long conversation on disk, reads and start-up with a million completions.
 
-    python -m scripts.bench.store_alone [--completions N] [--home DIR] [--quick] [--json FILE]
+    python -m scripts.bench.store.alone [--completions N] [--home DIR] [--quick] [--json FILE]
 
 Writes benchmarks/store.json; `--quick` takes 100,000 completions and writes nothing unless told where. The large home
 is kept in ~/.cache/rlproxy/bench and filled on where an earlier run stopped, so that it is made once. Writes go through
@@ -37,7 +37,7 @@ from store.records import (
 )
 from store.store import Store
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/bench"
 WORDS = " ".join(topics.values()).split()
 TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn

@@ -14,7 +14,7 @@ from proxy.cli.failing import fail
 from proxy.core.terminal import escape_controls, styled
 
 if TYPE_CHECKING:
-    from proxy.cli.encrypting import Report
+    from proxy.cli.database.encrypting import Report
     from store.file.conversion import Progress, Step
 
 encrypt_app = typer.Typer(rich_markup_mode=None)
@@ -31,7 +31,7 @@ def encrypt(
     as_json: AsJson = False,
 ) -> None:
     """Encrypt the database, its backups and the run folders; rlproxy must not run."""
-    from proxy.cli import encrypting
+    from proxy.cli.database import encrypting
     from store.file.conversion import throttled
 
     settings = settings_of({"home": home, "store.key_from": key or None})
@@ -49,7 +49,7 @@ def encrypt(
 @encrypt_app.command()
 def decrypt(home: Home = None, as_json: AsJson = False) -> None:
     """Take the encryption off again; rlproxy must not run."""
-    from proxy.cli import encrypting
+    from proxy.cli.database import encrypting
     from store.file.conversion import throttled
 
     settings = settings_of({"home": home})

@@ -1,0 +1,1 @@
+"""Commands for the database as a whole."""

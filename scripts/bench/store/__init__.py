@@ -1,0 +1,1 @@
+"""The store by itself: what it takes in a second."""
