@@ -207,9 +207,7 @@ def test_compose_resolves_two_relays_on_one_database() -> None:
     services = composed("deploy/compose.yaml", "deploy/compose.relays.yaml")["services"]
     relays = [services[name] for name in ("rlproxy", "rlproxy-2")]
     settings = [load({"home": "/data", "server.host": "0.0.0.0"}, environ=r["environment"]).settings for r in relays]
-    assert len({each.store.address for each in settings}) == 1 and settings[0].store.address.startswith(
-        "postgresql"
-    )
+    assert len({each.store.address for each in settings}) == 1 and settings[0].store.address.startswith("postgresql")
     assert {each.adapters_dir for each in settings} == {Path("/adapters")}
     homes = {volume["source"] for relay in relays for volume in relay["volumes"] if volume["target"] == "/data"}
     assert len(homes) == 2, "each has a spool and a lock of its own"
