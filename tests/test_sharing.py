@@ -13,6 +13,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from scripts.harness.postgres import PostgresServer
+from scripts.harness.versions import publish
 
 pytestmark = pytest.mark.postgres
 
@@ -63,6 +64,39 @@ async def test_an_answer_of_one_relay_is_rated_at_the_other(pair: tuple[Proxy, P
     completion = await first.store.completions.get(id)
     assert completion is not None and [rating.id for rating in completion.ratings] == [body["id"]]
     assert [leads(first), leads(second)] == [True, False]
+
+
+async def test_a_swap_at_one_relay_is_a_swap_at_the_other(pair: tuple[Proxy, Proxy], backend: FakeBackend) -> None:
+    first, second = pair
+    await first.post("/rl/pause")
+    await first.rate(completion_id=await ask(first), rating="good")
+    await publish(first, 1)
+
+    async def version(proxy: Proxy) -> str:
+        answer = await proxy.chat("which?")
+        await answer.read()
+        assert answer.status == 200
+        return answer.headers["x-rl-adapter"]
+
+    async def both_are(name: str) -> None:
+        async def are() -> bool:
+            return [await version(first), await version(second)] == [name, name]
+
+        await until(are, seconds=10.0)
+
+    assert (await first.post("/rl/promote/1"))[0] == 200
+    await both_are("v1")
+    assert (await second.post("/rl/rollback"))[0] == 200
+    await both_are("base")
+    assert backend.unknown == 0, "no relay asked for a version that the server did not have"
+
+
+async def test_another_relay_learns_when_the_learner_stops(pair: tuple[Proxy, Proxy]) -> None:
+    first, second = pair
+    await first.stop()
+    await until(lambda: leads(second))
+    await first.start()
+    assert not leads(first)
 
 
 async def test_both_rate_the_same_answer_at_once(pair: tuple[Proxy, Proxy]) -> None:
