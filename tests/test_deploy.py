@@ -114,6 +114,8 @@ def test_the_balancer_alone_listens_for_two_relays() -> None:
     services = yaml.safe_load(text)["services"]
     assert services["relays"]["ports"] == ["127.0.0.1:8480:8480"]
     assert not [name for name in ("database", "rlproxy-2") if "ports" in services[name]]
+    flags = " ".join(services["vllm"]["command"])
+    assert "--max-loras=6" in flags and "--max-cpu-loras=16" in flags, "room for the versions of both"
     settings = load({"home": "/data"}, environ=services["rlproxy"]["environment"]).settings
     assert settings.server.drain_s > 2, "longer than nginx's fail_timeout"
 

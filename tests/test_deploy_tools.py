@@ -153,6 +153,8 @@ def test_relays_share_a_database_and_find_every_vllm() -> None:
     assert {"name": "RLPROXY_STORE__URL", "valueFrom": secret} in container["env"]
     assert {"name": "RLPROXY_BACKEND__URL", "value": "dns://rlproxy-vllm:8000"} in container["env"]
     assert rendered["Service rlproxy-vllm"]["spec"]["clusterIP"] == "None"
+    (server,) = vllm["template"]["spec"]["containers"]
+    assert {"--max-loras=9", "--max-cpu-loras=24"} <= set(server["args"]), "each relay has names of its own"
     assert [claim["metadata"]["name"] for claim in relay["volumeClaimTemplates"]] == ["data"]
     assert "ReadWriteMany" in rendered["PersistentVolumeClaim rlproxy-adapters"]["spec"]["accessModes"]
 
