@@ -64,6 +64,8 @@ async def test_an_answer_of_one_relay_is_rated_at_the_other(pair: tuple[Proxy, P
     completion = await first.store.completions.get(id)
     assert completion is not None and [rating.id for rating in completion.ratings] == [body["id"]]
     assert [leads(first), leads(second)] == [True, False]
+    status, body = await second.rate(completion_id="rl-unknown", rating="good")
+    assert status == 404 and "another relay" in body["error"]["message"]
 
 
 async def test_a_swap_at_one_relay_is_a_swap_at_the_other(pair: tuple[Proxy, Proxy], backend: FakeBackend) -> None:

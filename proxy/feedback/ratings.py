@@ -75,6 +75,9 @@ def parse_judgement(rating: Any, scale: str | None = None) -> tuple[float, Scale
     raise BadRequest('`rating` must be "good", "bad", 1 to 5, or a number from -1 to 1.', param="rating")
 
 
+UNDELIVERED: Final = "If another relay gave it while the database was away, send this again in a moment."
+
+
 class Feedback:
     """Every channel's way to a stored rating."""
 
@@ -107,9 +110,10 @@ class Feedback:
             if wait_s > 0:
                 await asyncio.sleep(LOOK_S)
                 return await self._save(new, wait_s - LOOK_S)
+            undelivered = "" if self._store.sharing is None else f" {UNDELIVERED}"
             raise NotFound(
                 f"There is no completion {new.completion_id}; it may have expired unrated, or was sent with "
-                "x-rl-capture: off.",
+                f"x-rl-capture: off.{undelivered}",
                 param="completion_id",
             ) from None
         except EventTaken as error:
