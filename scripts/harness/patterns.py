@@ -26,6 +26,7 @@ from proxy.relay.json_splice import _after_comma, _member
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("config", "store", "proxy", "trainer")
 METHODS: Final = frozenset({"search", "match", "fullmatch", "finditer", "findall", "sub", "subn", "split"})
+OWN_TEXTS: Final = ("store.postgres.translation",)  # modules that read the product's own SQL, and nobody's text
 _DEEPEST: Final = 6  # containers inside containers
 # Patterns that a function puts together: how it is called, and some that it makes. None: its results are found.
 ASSEMBLED: Final[dict[str, tuple[str, list[re.Pattern[Any]]] | None]] = {
@@ -110,7 +111,8 @@ def uses() -> list[Use]:
         for call in source.calls
         if call.pattern is not None and (call.function or call.module not in imported)
     ]
-    return [*patterns.values(), *constants]
+    every_use = [*patterns.values(), *constants]
+    return [use for use in every_use if not use.place.startswith(OWN_TEXTS)]
 
 
 def _called(

@@ -84,8 +84,8 @@ def translate(sql: str) -> Statement:
     text = _PARAMETER.sub(number, _LITERAL.sub(hide, sql))
     assert not (count and names), f"both kinds of parameters: {sql}"
     text = _inner_joins(_casts(text))
-    for pattern, replacement in _RULES:
-        text = pattern.sub(replacement, text)
+    for expression, replacement in _RULES:
+        text = expression.sub(replacement, text)
     text = _HIDDEN.sub(lambda match: literals[int(match[1])], text)
     return Statement(text, tuple(names) or None, tuple(sorted({int(match[1]) for match in _NULL.finditer(text)})))
 

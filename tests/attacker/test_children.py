@@ -36,7 +36,8 @@ async def builtin(tmp_path: Path, proxy: Proxy) -> Proxy:
 
 
 def servers() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "postgres" not in child.name()]  # the database of other tests
 
 
 def urls() -> set[str]:

@@ -27,6 +27,7 @@ DEVELOPERS = (
     "encrypt",
     "images",
     "otel",
+    "postgres",
 )  # the extras in scripts/lock
 NOT_LOCKED = {"torch"}  # each build of it has hashes of its own; scripts/setup installs it first
 CORE, DEV = "scripts/locked-core.txt", "scripts/locked-dev.txt"

@@ -123,8 +123,9 @@ class TinkerClient:
                 return
             exported = self._wait(self._client.save_weights_external(name, ttl_seconds=BRIEFLY_S))
             addresses = self._wait(self._service.create_rest_client().get_external_weights_urls(exported.path)).urls
+            opener = urllib.request.build_opener(NoRedirect)
             for file in FILES:
-                with urllib.request.urlopen(addresses[file], timeout=DOWNLOAD_S) as response:  # noqa: S310  its own
+                with opener.open(addresses[file], timeout=DOWNLOAD_S) as response:
                     (folder / file).write_bytes(response.read())
 
     def _wait(self, future: Any) -> Any:
@@ -134,6 +135,13 @@ class TinkerClient:
             self._server.alive()
             wait_for([waiting], timeout=WAIT_S)
         return waiting.result()
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A key, or an adapter, does not come from another host than was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 @contextlib.contextmanager

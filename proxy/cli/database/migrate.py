@@ -21,7 +21,7 @@ def migrate(
     to: Annotated[
         str,
         typer.Option(
-            help="An address (postgresql://…), the word postgresql for that of store.url, or sqlite for the way back.",
+            help="An address (postgresql://HOST/NAME), the word postgresql for store.url's, or sqlite for back.",
             metavar="PLACE",
         ),
     ],
@@ -35,7 +35,7 @@ def migrate(
     settings = settings_of({"home": home})
     url = to if to.startswith(("postgresql://", "postgres://")) else settings.store.address
     if to != SQLITE and to != POSTGRES and url != to:
-        fail(f"--to must be an address (postgresql://…), {POSTGRES}, or {SQLITE}. Nothing was changed.", 2)
+        fail(f"--to must be an address (postgresql://HOST/NAME), {POSTGRES}, or {SQLITE}. Nothing was changed.", 2)
     if not url:
         fail("store.url is not set: set it, or RLPROXY_STORE__URL, to the address of PostgreSQL.", 2)
     try:

@@ -37,7 +37,8 @@ NO_JSON = {
 WITHOUT = {
     "init": 2, "plan": None, "serve": None, "stop": 3, "chat": 2, "watch": 2,
     "fix": 3, "skip": 3, "ask": 3, "config show": 0, "keys create": 0, "keys list": 0,
-    "keys revoke": 0, "keys off": 0, "backup": 1, "restore": 1, "encrypt": None, "decrypt": None, "audit verify": 1,
+    "keys revoke": 0, "keys off": 0, "backup": 1, "restore": 1, "encrypt": None, "decrypt": None,
+    "migrate": 1, "audit verify": 1,
     "disconnect": 1, "eval": 1, "import": 1, "report": 1, "model export": 1, "service install": None,
     "service remove": None, "service status": None, "service logs": None,
 }  # fmt: skip
