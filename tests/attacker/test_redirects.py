@@ -201,7 +201,7 @@ def test_every_session_is_made_so() -> None:
             elif file.name == "client.py" and call == "self._http.request":
                 stays = keywords.get("allow_redirects") == "False"
             elif call.endswith("build_opener"):
-                stays = [ast.unparse(argument).strip("_") for argument in node.args] == ["NoRedirect"]
+                stays = [ast.unparse(argument) for argument in node.args] == ["_NoRedirect"]
             else:
                 stays = not call.endswith(("urlopen", "urlretrieve")) and not call.startswith(
                     ("requests.get", "requests.post", "httpx.")

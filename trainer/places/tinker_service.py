@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from config.places import PlaceAddress
 from trainer.places.place import PlaceSettings
-from trainer.policy.tinker_client import NoRedirect
 
 CALL_S: Final = 20.0
 LARGEST: Final = 2**22  # bytes of a server's list of models
@@ -71,8 +70,15 @@ class TinkerService:
         """Blocking. Raises OSError, ValueError, HTTPException."""
         headers = {"X-API-Key": os.environ.get(KEY) or NO_KEY}
         request = urllib.request.Request(self._url + path, headers=headers)  # noqa: S310  as the setting says
-        with urllib.request.build_opener(NoRedirect).open(request, timeout=CALL_S) as response:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=CALL_S) as response:
             content = response.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ValueError(f"its answer has more than {LARGEST} bytes")
         return json.loads(content)
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A key does not follow to another host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None

@@ -123,7 +123,7 @@ class TinkerClient:
                 return
             exported = self._wait(self._client.save_weights_external(name, ttl_seconds=BRIEFLY_S))
             addresses = self._wait(self._service.create_rest_client().get_external_weights_urls(exported.path)).urls
-            opener = urllib.request.build_opener(NoRedirect)
+            opener = urllib.request.build_opener(_NoRedirect)
             for file in FILES:
                 with opener.open(addresses[file], timeout=DOWNLOAD_S) as response:
                     (folder / file).write_bytes(response.read())
@@ -137,8 +137,8 @@ class TinkerClient:
         return waiting.result()
 
 
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A key, or an adapter, does not come from another host than was named."""
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """An adapter does not come from another host than was named."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
