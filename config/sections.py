@@ -227,7 +227,7 @@ class Train(Section):
     where_takes_keys: bool = False
     """Let the key of an encrypted run leave this machine; without it an encrypted home trains here only."""
     where_takes_texts: bool = False
-    """Let a Tinker server read what trains there: prompts and answers, as tokens. Without it none is sent."""
+    """Send prompts and answers, as tokens, to the Tinker server that trains on them. Off: nothing is sent."""
     enabled: bool = True
     """Start runs automatically."""
     share_gpu: bool = False

@@ -148,8 +148,8 @@ async def serving(
                 app,
                 handler_cancellation=True,
                 access_log=None,
-                shutdown_timeout=settings.server.stop_s
-                / 2,  # aiohttp waits so long twice: for the answer, then for who gives it
+                # aiohttp waits so long twice: for the answer, then for who gives it.
+                shutdown_timeout=settings.server.stop_s / 2,
                 keepalive_timeout=KEEPALIVE_S,
             )
             try:

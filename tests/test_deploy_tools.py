@@ -105,7 +105,7 @@ def test_rlproxy_takes_what_the_chart_tells_it() -> None:
     assert grace >= settings.server.drain_s + settings.server.stop_s + 30 + 10, "the trainer's step, and the store"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     for probe in ("livenessProbe", "startupProbe"):
-        assert container[probe]["httpGet"]["path"] == "/healthz", "not ready is no reason to be killed"
+        assert container[probe]["httpGet"]["path"] == "/healthz", "a pod that is not ready is not to be killed"
     ready = container["readinessProbe"]
     assert settings.server.drain_s > ready["periodSeconds"] * ready["failureThreshold"] + ready["timeoutSeconds"]
 

@@ -44,7 +44,7 @@ VALUES: Final = {"good": 1.0, "bad": -1.0}
 class Ledger:
     """Requests of the clients, and the answers that they got."""
 
-    asked: int = 0
+    requests: int = 0
     cut: int = 0  # answers that broke off, or never began
     answers: list[str] = field(default_factory=list)  # ids of those that came to their end
     ratings: dict[str, str] = field(default_factory=dict)  # by answer, the acknowledged one
@@ -105,8 +105,8 @@ class Client:
     async def _ask(self) -> str | None:
         """The id of an answer that came to its end."""
         http, ledger, began = await self._http(), self._ledger, time.monotonic()
-        ledger.asked += 1
-        text = f"client {self._number}, question {ledger.asked}"
+        ledger.requests += 1
+        text = f"client {self._number}, question {ledger.requests}"
         body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": text}]}
         try:
             async with http.post("/v1/chat/completions", json=body) as response:
@@ -229,9 +229,9 @@ def wrong(server: PostgresServer, database: str, ledger: Ledger) -> list[str]:
     faults += [f"{id} was answered and is {states[id]}" for id in ledger.answers if states.get(id, "done") != "done"]
     if (doubled := len(rows) - len(states)) or len(ledger.answers) != len(set(ledger.answers)):
         faults.append(f"{doubled} ids are stored twice")
-    done = sum(status == "done" for status in states.values())
-    if done > ledger.asked:
-        faults.append(f"{done} answers are stored, and {ledger.asked} were asked for")
+    whole_answers = sum(status == "done" for status in states.values())
+    if whole_answers > ledger.requests:
+        faults.append(f"{whole_answers} answers are stored, and {ledger.requests} were asked for")
     live = Counter[str]()
     values = {}
     for id, value in server.execute("SELECT completion_id, value FROM rlproxy.ratings WHERE live = 1", database):
@@ -290,7 +290,7 @@ async def measured(kills: int, clients: int, seed: int) -> dict[str, Any]:
                 await replica.stop()
             server.close()
     return {
-        "faults": dict(cluster.faults), "clients": clients, "seed": seed, "asked": ledger.asked,
+        "faults": dict(cluster.faults), "clients": clients, "seed": seed, "asked": ledger.requests,
         "answers": len(ledger.answers), "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
         "longest_answer_s": round(ledger.longest_s, 2), "delivered_s": delivered_s, "wrong": faults[:50],
@@ -304,11 +304,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, default=OUT)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     about = circumstances()
-    result = asyncio.run(measured(given.kills, given.clients, given.seed))
+    result = asyncio.run(measured(arguments.kills, arguments.clients, arguments.seed))
     print(json.dumps(result, indent=1))
-    given.json.write_text(json.dumps({**about, **result}, indent=1) + "\n")
+    arguments.json.write_text(json.dumps({**about, **result}, indent=1) + "\n")
     raise SystemExit(result["wrong_count"] > 0)
 
 

@@ -137,14 +137,14 @@ class FakeTinker(Listening):
 
     def _create(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["base_model"] != str(self.weights):
-            raise ValueError(f"there is no model {body['base_model']}")
+            raise ValueError(f"the model {body['base_model']} is unknown")
         id = f"run-{len(self.models)}"
         self.models[id] = TrainedModel(self.weights, body["lora_config"])
         return {"model_id": id, "type": "create_model"}
 
     def _compute(self, body: dict[str, Any]) -> Output:
         if body["loss_fn"] != "cross_entropy":
-            raise ValueError(f"there is no loss {body['loss_fn']}")
+            raise ValueError(f"the loss {body['loss_fn']} is unknown")
         return self.models[body["model_id"]].forward_backward(body["data"], backward=not body["forward_only"])
 
     def _step(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -69,10 +69,10 @@ class PostgresServer:
         return self.folder / "data"
 
     def _run(self, name: str, *arguments: str) -> None:
-        done = subprocess.run(
+        process = subprocess.run(
             [self._binaries / name, *arguments], user=self._user, cwd=self.folder, capture_output=True, text=True
         )
-        assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+        assert process.returncode == 0, f"{name}: {process.stdout}{process.stderr}"
 
     def start(self) -> None:
         """Returns once it answers."""

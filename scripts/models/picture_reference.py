@@ -32,12 +32,12 @@ class PictureReference:
     def resizing_by(self, resampling: int | None) -> Iterator[None]:
         """Inside it pictures are resized by this filter of Pillow's; None: by the processor's own."""
         images = self.processor.image_processor
-        own = images.resample
-        images.resample = own if resampling is None else resampling
+        default = images.resample
+        images.resample = default if resampling is None else resampling
         try:
             yield
         finally:
-            images.resample = own
+            images.resample = default
 
     def inputs(self, pictures: Sequence[bytes], text: str, *, bare: bool = False) -> dict[str, Any]:
         """A question about pictures, as the processor writes it; `bare`: only the pictures' own tokens in their places,

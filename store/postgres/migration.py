@@ -25,6 +25,7 @@ from store.file.lock import Lock
 from store.postgres import schema as postgres_schema
 from store.postgres import server
 from store.postgres.connection import PostgresConnection
+from store.postgres.relays import LATELY_S
 
 Progress = Callable[[str, int, int], None]  # a table, rows of it that are there, and how many it has
 
@@ -32,7 +33,6 @@ STATE: Final = "migration"  # the meta key, in the new database until the end
 ENGINE_VALUES: Final = (STATE, schema.CLEAN, "learner")  # values of one engine alone
 BATCH: Final = 500  # rows
 PART: Final = ".migrating"  # the ending of SQLite's file until the end
-SERVED_S: Final = 30.0  # a relay that was seen since is running
 # Each after those that it names. A message comes after its parent where they are read in their first order (rowid).
 KEYS: Final[dict[str, tuple[str, ...]]] = {
     "requests": ("hash",), "prompt_blocks": ("hash",), "blobs": ("hash",), "messages": ("hash",),
@@ -67,7 +67,7 @@ def to_postgres(home: Path, url: str, secret: Secret | None, progress: Progress)
     """No rlproxy may run in this home. Raises StoreError; then the same call goes on where this one has ended."""
     path = home / schema.NAME
     if not path.is_file():
-        raise StoreError(f"There is no database at {path}, so there is nothing to migrate.")
+        raise StoreError(f"{path} does not exist, so nothing was migrated.")
     lock = Lock(home)
     try:
         with _saying(url), closing(driver.connect(path, secret, with_names=True)) as old:
@@ -134,10 +134,10 @@ def _saying(url: str) -> Iterator[None]:
 
 
 def _refuse_running(db: PostgresConnection) -> None:
-    row = db.execute("SELECT max(host) AS host FROM relays WHERE seen_at > ?", (time.time() - SERVED_S,)).fetchone()
+    row = db.execute("SELECT max(host) AS host FROM relays WHERE seen_at > ?", (time.time() - LATELY_S,)).fetchone()
     if row["host"] is not None:
         raise StoreError(
-            f"A relay on {row['host']} was at work in this database less than {SERVED_S:.0f} s ago: stop all relays, "
+            f"A relay on {row['host']} was at work in this database less than {LATELY_S:.0f} s ago: stop all relays, "
             "wait, and try again. Nothing was changed."
         )
 

@@ -23,7 +23,7 @@ _ABANDONED: Final = f"""UPDATE completions AS c SET status = 'error', error = ?,
 WHERE c.status = 'pending' AND NOT {items.OPEN} AND NOT EXISTS (
     SELECT 1 FROM relay_rows o JOIN relays a ON a.id = o.relay
     WHERE o.completion_id = c.id AND a.id <> ? AND a.seen_at > ?)"""  # noqa: S608  ours
-LATELY_S: Final = 30.0
+LATELY_S: Final = 30.0  # a relay that was seen since is at work
 _HOSTS: Final = """SELECT a.host, EXISTS (SELECT 1 FROM meta m WHERE m.key = 'learner'
     AND m.value = to_json(a.id)::text) AS learns FROM relays a WHERE a.seen_at > ? ORDER BY a.host"""
 _RESIGN: Final = "DELETE FROM meta WHERE key = 'learner' AND value = ?"

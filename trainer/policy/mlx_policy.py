@@ -37,7 +37,7 @@ from trainer.policy import autoscale, eos
 from trainer.policy.footprint import UNRELATED
 from trainer.policy.mlx_model import Array, MlxModel
 from trainer.policy.packing import Budget, Packed, States, pad
-from trainer.policy.policy import BothReplies, LogProbs, Loss, State, Surprise, TokenDistribution, generate_apart
+from trainer.policy.policy import LogProbs, Loss, State, Surprise, TokenDistribution
 
 HEAD_ROWS = 1024  # rows of (N, V) logits at a time without gradient
 BLOCK = 256  # terms of a sum over the vocabulary that are added one after the other
@@ -368,11 +368,6 @@ class MlxPolicy:
         reason = "mlx-lm's mask for several rows does not fit a model that caps its attention"
         self.choices.append(("replies_at_a_time", 1, reason))
         return False
-
-    def generate_both(
-        self, prompts: Sequence[Sequence[int]], parent: Path | None, *, max_tokens: int, temperature: float, seed: int
-    ) -> BothReplies:
-        return generate_apart(self, prompts, parent, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def save(self, folder: Path) -> None:
         tensors = {name.replace(".default.", "."): array for name, array in self.adapter().items()}

@@ -1,8 +1,8 @@
 """The loop's needs of an array framework: log-probs, a backward pass, a step, a few replies.
 
-Owns the Protocol, and what any framework can do by it. torch_policy has it for transformers + peft, mlx_policy for
-mlx-lm. Arrays that cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so
-that a checkpoint of one goes on in the other.
+Owns the Protocol and nothing else. torch_policy has it for transformers + peft, mlx_policy for mlx-lm. Arrays that
+cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so that a checkpoint of
+one goes on in the other.
 """
 
 from __future__ import annotations
@@ -34,13 +34,6 @@ class Surprise(NamedTuple):
     excess: NDArray[np.float64]  # (N,) E_θ[−log π_base] − H(π_base), nats: what the base finds odder than its own
     entropy: NDArray[np.float64]  # (N,) H(π_θ), nats
     base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
-
-
-class BothReplies(NamedTuple):
-    """Token ids of replies to the same prompts, by two adapters of one model."""
-
-    parent: list[list[int]]
-    candidate: list[list[int]]
 
 
 class OutOfMemory(Exception):
@@ -129,26 +122,5 @@ class Policy(Protocol):
         `seed`: one, or one a prompt. Neighbours with the same one get the replies that they get when asked alone.
         """
 
-    def generate_both(
-        self, prompts: Sequence[Sequence[int]], parent: Path | None, *, max_tokens: int, temperature: float, seed: int
-    ) -> BothReplies:
-        """Replies of a parent (None: the base) and of what the policy wears, each as `generate` has them."""
-
     def save(self, folder: Path) -> None:
         """The adapter as a PEFT folder."""
-
-
-def generate_apart(
-    policy: Policy,
-    prompts: Sequence[Sequence[int]],
-    parent: Path | None,
-    *,
-    max_tokens: int,
-    temperature: float,
-    seed: int,
-) -> BothReplies:
-    """`generate_both` in two batches, where one cannot wear two adapters."""
-    candidate = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    with policy.wearing(parent):
-        replies = policy.generate(prompts, max_tokens=max_tokens, temperature=temperature, seed=seed)
-    return BothReplies(replies, candidate)

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
@@ -38,16 +38,8 @@ from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, tor
 from trainer.policy.autoscale import ALL_LINEAR
 from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, pack, pad
-from trainer.policy.policy import (
-    BothReplies,
-    LogProbs,
-    Loss,
-    OutOfMemory,
-    State,
-    Surprise,
-    TokenDistribution,
-    generate_apart,
-)
+from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
+from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import (
     by_rows,
     chunks,
@@ -60,7 +52,6 @@ from trainer.policy.torch_head import (
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 from trainer.policy.torch_pictures import PictureRows
-from trainer.policy.torch_replies import BASE, Part, Replies, mixed, parts_of
 from trainer.policy.torch_shards import least, no_gradient, processes, share
 
 TRAINED = "default"  # PEFT's name for the adapter in training
@@ -136,13 +127,12 @@ class TorchPolicy:
         self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._pictures: PictureRows | None = None
-        self._replies = Replies(self.model, self._ends, self.device, is_shared=self._is_shared)
         self._freed_memory = FreedMemory()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
 
     def see(self, album: Album) -> str | None:
-        self._pictures = self._replies.pictures = PictureRows(self._causal, album, self.device)
+        self._pictures = PictureRows(self._causal, album, self.device)
         with torch.inference_mode():
             return self._pictures.refusal(lambda sequence: self._hidden(pack([sequence])))
 
@@ -468,21 +458,27 @@ class TorchPolicy:
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
-        parts = [Part(len(prompts), seed)] if isinstance(seed, int) else parts_of(seed)
-        return self._replies.draw(prompts, parts, max_tokens, temperature)
-
-    def generate_both(
-        self, prompts: Sequence[Sequence[int]], parent: Path | None, *, max_tokens: int, temperature: float, seed: int
-    ) -> BothReplies:
-        """In one batch: each token reads all weights once for both sides."""
-        prompt_rows, parts, n = [*prompts, *prompts], [Part(len(prompts), seed)] * 2, len(prompts)
-        with self.wearing(parent) if parent else contextlib.nullcontext():
-            names = [self.model.active_adapter if parent else BASE] * n + [TRAINED] * n
-            # peft mixes no DoRA, and no layer that does not see a row of the batch as a row.
-            with contextlib.suppress(ValueError), mixed(self.model, names):
-                replies = self._replies.draw(prompt_rows, parts, max_tokens, temperature)
-                return BothReplies(replies[:n], replies[n:])
-        return generate_apart(self, prompts, parent, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        width = max(map(len, prompts))
+        ids = torch.full((len(prompts), width), self._ends[0], device=self.device)  # (B, P), padded on the left
+        mask = torch.zeros_like(ids)
+        for i, prompt in enumerate(prompts):
+            ids[i, width - len(prompt) :] = torch.tensor(prompt)
+            mask[i, width - len(prompt) :] = 1
+        seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
+        with no_gradient():
+            out = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                **(self._pictures.companions(ids) if self._pictures else {}),
+                max_new_tokens=max_tokens,
+                pad_token_id=self._ends[0],
+                do_sample=False,  # the next token is drawn before
+                synced_gpus=self._is_shared,  # the others go on until the longest reply has ended
+                logits_processor=LogitsProcessorList(
+                    [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
+                ),
+            )[:, width:]  # (B, ≤ max_tokens)
+        return [eos.until_end(row, self._ends) for row in out.tolist()]
 
     def save(self, folder: Path) -> None:
         """Raises ChangedSenses where a frozen part was changed."""

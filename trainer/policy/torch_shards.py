@@ -30,8 +30,7 @@ from trainer.policy.packing import Packed
 from trainer.policy.policy import Loss, OutOfMemory, Policy
 from trainer.policy.torch_load import body
 
-# And `backward`.
-PASSES: Final = ("log_probs", "states", "middle", "surprise", "teach", "generate", "generate_both")
+PASSES: Final = ("log_probs", "states", "middle", "surprise", "teach", "generate")  # and `backward`
 END_S: Final = 30.0  # in which rank 0 must end a run that another rank cannot go on with
 END: Final = "end"
 OPEN: Final = "open"

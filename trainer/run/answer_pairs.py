@@ -16,12 +16,13 @@ import numpy as np
 
 from trainer.lessons.chat_template import Template
 from trainer.lessons.samples import Sample
+from trainer.policy.policy import Policy
 from trainer.run.context import RunModel, RunSamples
 from trainer.run.gate import GATE_SEED, TEMPERATURE
 
 FILE: Final = "answer_pairs.jsonl"
 MOST_PROMPTS: Final = 6
-ANSWER_TOKENS: Final = 64  # each costs a pass, for both sides at once: a quarter of the gate's own time in all
+ANSWER_TOKENS: Final = 64  # each costs a pass for both sides: half of the gate's own time in all
 MOST_PROMPT_TOKENS: Final = 8192  # of the whole batch, padded: long prompts of agents are asked in smaller number
 
 
@@ -54,12 +55,10 @@ def ask(model: RunModel, samples: RunSamples) -> list[AnswerPair]:
     chosen = choose([sample for sample in samples.usable if not sample.replayed])
     if not chosen:
         return []
-    prompts = [sample.tokens.prompt for sample in chosen]
-    replies = model.policy.generate_both(
-        prompts, model.parent, max_tokens=ANSWER_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED
-    )
-    rows = zip(chosen, replies.parent, replies.candidate, strict=True)
-    pairs = [AnswerPair(sample, tuple(parent_reply), tuple(reply)) for sample, parent_reply, reply in rows]
+    replies = _answers(model.policy, chosen)
+    with model.policy.wearing(model.parent):
+        parent_replies = _answers(model.policy, chosen)
+    pairs = [AnswerPair(*row) for row in zip(chosen, parent_replies, replies, strict=True)]
     return sorted(pairs, key=lambda pair: (pair.sample.reward >= 0, -pair.difference))
 
 
@@ -94,3 +93,9 @@ def lines(pairs: Sequence[AnswerPair], template: Template) -> list[dict[str, Any
         }
         for pair in pairs
     ]
+
+
+def _answers(policy: Policy, samples: Sequence[Sample]) -> list[tuple[int, ...]]:
+    prompts = [sample.tokens.prompt for sample in samples]
+    replies = policy.generate(prompts, max_tokens=ANSWER_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+    return [tuple(reply) for reply in replies]

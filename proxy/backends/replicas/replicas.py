@@ -198,7 +198,7 @@ class Replicas:
     async def _let_go(self, replica: Replica) -> None:
         """No new request for it; it is forgotten when its answers have ended."""
         replica.leave_out(DEPARTURE)
-        if not replica.in_flight:
+        if not replica.in_flight and replica in self._all:
             self._all.remove(replica)
             if replica.look is not None:
                 replica.look.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,7 +22,7 @@ def migrate(
     to: Annotated[
         str,
         typer.Option(
-            help="An address (postgresql://HOST/NAME), the word postgresql for store.url's, or sqlite for back.",
+            help="postgresql://HOST/NAME, or postgresql for the address in store.url; sqlite for the way back.",
             metavar="PLACE",
         ),
     ],
@@ -60,7 +61,7 @@ def migrate(
     print("Take store.url out of the settings." if to == SQLITE else "Set store.url; the old database stays as it is.")
 
 
-def _show(quiet: bool):  # type: ignore[no-untyped-def]
+def _show(quiet: bool) -> Callable[[str, int, int], None]:
     def show_progress(table: str, count: int, total: int) -> None:
         out = styled(sys.stderr)
         if not quiet and out.isatty():

@@ -38,15 +38,17 @@ def relays(count: int, seconds: float, folder: Path, url: str) -> dict[str, Any]
         )
         for number in range(count)
     ]  # fmt: skip
-    found = []
+    measurements = []
     for process in processes:
         out, _ = process.communicate(timeout=seconds + 60)
-        found += [json.loads(line.removeprefix("FOUND ")) for line in out.splitlines() if line.startswith("FOUND ")]
+        measurements += [
+            json.loads(line.removeprefix("FOUND ")) for line in out.splitlines() if line.startswith("FOUND ")
+        ]
     return {
         "relays": count,
-        "completions_per_s": round(sum(each["completions_per_s"] for each in found), 1),
-        "p50_ms": max(each["p50_ms"] for each in found),
-        "p99_ms": max(each["p99_ms"] for each in found),
+        "completions_per_s": round(sum(each["completions_per_s"] for each in measurements), 1),
+        "p50_ms": max(each["p50_ms"] for each in measurements),
+        "p99_ms": max(each["p99_ms"] for each in measurements),
     }
 
 

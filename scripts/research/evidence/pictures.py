@@ -75,9 +75,9 @@ def answers_of(folder: Path) -> list[Answer]:
         Answer(
             NAMES[n % 2],
             line["text"],
-            RatedReply(line["text"], len(line["token_ids"]), line["finish_reason"] == "stop", 0.0, seen),
+            RatedReply(line["text"], len(line["token_ids"]), line["finish_reason"] == "stop", 0.0, picture),
         )
-        for n, (line, seen) in enumerate(zip(toy.answer(chats, None, 7), features, strict=True))
+        for n, (line, picture) in enumerate(zip(toy.answer(chats, None, 7), features, strict=True))
     ]
 
 
@@ -98,16 +98,16 @@ def row(
             for answer in rng.sample(list(answers), count)
         ]
         has_both = len({reply.reward for reply in rated}) > 1
-        alone = [replace(reply, picture=None) for reply in rated]
-        for kind, replies in (("with pictures", rated), ("replies alone", alone)):
+        without_pictures = [replace(reply, picture=None) for reply in rated]
+        for kind, replies in (("with pictures", rated), ("replies alone", without_pictures)):
             p_values[kind].append(permutation_test.p_value(replies, seed=number) if has_both else 1.0)
-    made = {"taste": name, "ratings": count, "mistakes": mistakes, "draws": draws}
+    result = {"taste": name, "ratings": count, "mistakes": mistakes, "draws": draws}
     shares = {
         kind: {str(bound): round(sum(p <= bound for p in values) / draws, 4) for bound in BOUNDS}
         for kind, values in p_values.items()
     }
-    print(made, shares, flush=True)
-    return made | {"let_through": shares}
+    print(result, shares, flush=True)
+    return result | {"let_through": shares}
 
 
 if __name__ == "__main__":

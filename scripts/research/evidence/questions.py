@@ -109,21 +109,23 @@ def row(
         plain_kernels = permutation_test.kernels(rated)
         kinds = {
             "replies alone": plain_kernels,
-            "with questions": [*plain_kernels, *beside(plain_kernels, [text for text, _ in pairs])],
+            "with questions": [*plain_kernels, *kernels_beside_questions(plain_kernels, [text for text, _ in pairs])],
         }
         for kind, kernels in kinds.items():
             has_both = len(set(rewards)) > 1
             p_values[kind].append(permutation_test.p_value_by(kernels, rewards, number) if has_both else 1.0)
-    made = {"taste": name, "ratings": count, "draws": draws, "of": source.__name__}
+    result = {"taste": name, "ratings": count, "draws": draws, "of": source.__name__}
     shares = {
         kind: {str(bound): round(sum(p <= bound for p in values) / draws, 4) for bound in BOUNDS}
         for kind, values in p_values.items()
     }
-    print(made, shares, flush=True)
-    return made | {"let_through": shares}
+    print(result, shares, flush=True)
+    return result | {"let_through": shares}
 
 
-def beside(kernels: Sequence[permutation_test.Floats], questions: Sequence[str]) -> list[permutation_test.Floats]:
+def kernels_beside_questions(
+    kernels: Sequence[permutation_test.Floats], questions: Sequence[str]
+) -> list[permutation_test.Floats]:
     """Each look times how alike the questions' words are."""
     words = permutation_test._word_features([list(split_words(text.lower())) for text in questions])
     return [kernel * (words @ words.T) for kernel in kernels]

@@ -19,14 +19,14 @@ async def test_what_is_acknowledged_is_stored_once() -> None:
 
 def test_what_is_missing_or_invented_is_told() -> None:
     class Server:
-        """What a database has."""
+        """Rows of a database."""
 
         def execute(self, sql: str, database: str) -> list[tuple[str, object]]:
             if "completions" in sql:
                 return [("a", "done"), ("b", "pending"), ("d", "done")]
             return [("a", 1.0), ("a", 1.0), ("d", 1.0), ("c", -1.0)]
 
-    ledger = cluster.Ledger(asked=4, answers=["a", "b", "c"], ratings={"a": "bad", "b": "good"})
+    ledger = cluster.Ledger(requests=4, answers=["a", "b", "c"], ratings={"a": "bad", "b": "good"})
     assert cluster.wrong(Server(), "any", ledger) == [  # type: ignore[arg-type]
         "c was answered and is not stored",
         "b was answered and is pending",

@@ -44,7 +44,7 @@ def test_a_load_has_the_answers_that_it_is_made_for(answers_a_day: int) -> None:
 
 
 def test_spans_are_of_one_person_on_their_own_clock(tmp_path: Path) -> None:
-    """Twelve commits of Ann at nine in the morning of her own zone; one of Bob, and a bot's, are no spans."""
+    """Twelve commits of Ann at nine in the morning of her own zone. Bob's one and a bot's make no span."""
     azure, repository = tmp_path / "azure", tmp_path / "repository"
 
     def git(folder: Path, *command: str, **environment: str) -> None:

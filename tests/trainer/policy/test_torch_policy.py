@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig
 
-from scripts.harness.lora import random_adapter
 from tests.harness import tiny
 from trainer import mis_po
 from trainer.lessons.chat_template import Template
@@ -318,21 +317,6 @@ def test_replies_are_those_of_the_seed_and_end_where_they_end(policy):
     for reply in first:
         assert 1 <= len(reply) <= 20
         assert 2 not in reply[:-1]
-
-
-@pytest.mark.parametrize("other", ["the base", "another adapter", "one with DoRA"])
-def test_two_adapters_reply_in_one_batch_as_each_does_alone(model, tmp_path, other):
-    policy, prompts, draw = tiny.policy(model), [(1, 50, 60), (1, 51), (1, 52, 53)], {"max_tokens": 20, "seed": 3}
-    step(policy, ROWS)
-    folder = None
-    if other != "the base":
-        use_dora = other == "one with DoRA"  # peft mixes none of it: both are asked apart
-        folder = random_adapter(model, tmp_path / "other", seed=1, size=0.3, use_dora=use_dora)
-    both = policy.generate_both(prompts, folder, temperature=0.8, **draw)
-    assert both.candidate == policy.generate(prompts, temperature=0.8, **draw)
-    with policy.wearing(folder):
-        assert both.parent == policy.generate(prompts, temperature=0.8, **draw)
-    assert both.candidate != both.parent
 
 
 def test_a_seed_draws_what_transformers_would_draw(policy):

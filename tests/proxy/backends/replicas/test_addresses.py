@@ -28,7 +28,7 @@ HERE = ("127.0.0.1", "127.0.0.2", "127.0.0.3")  # all of them are this machine
 
 
 class Records:
-    """What the DNS has under a name."""
+    """A fake DNS: the addresses of one name."""
 
     def __init__(self, *known: str) -> None:
         self.known: Sequence[str] = known
