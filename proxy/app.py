@@ -6,6 +6,7 @@ Owns which subsystem is made of which, and the order of start and stop. Nothing 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -193,17 +194,21 @@ class Wiring:
 
     async def _follow(self, following: Following) -> None:
         """Take over what other relays of this database do, for ever."""
-        async for topics in following.changes():
-            try:
-                if any_of(topics, "keys"):
-                    await self.services.keys.refresh()
-                if any_of(topics, f"meta {UNCAPTURED}"):
-                    await self.parts.uncaptured.refresh()
-                if self.parts.lessons is not None and any_of(topics, "ratings"):
-                    self.parts.lessons.changed()
-                await self.training.follow(topics)
-            except StoreError as error:
-                log.warning("what other relays do is not known now", error=str(error))
+        async with contextlib.aclosing(following.changes()) as changes:
+            async for topics in changes:
+                try:
+                    await self._take_over(topics)
+                except StoreError as error:
+                    log.warning("what other relays do is not known now", error=str(error))
+
+    async def _take_over(self, topics: frozenset[str]) -> None:
+        if any_of(topics, "keys"):
+            await self.services.keys.refresh()
+        if any_of(topics, f"meta {UNCAPTURED}"):
+            await self.parts.uncaptured.refresh()
+        if self.parts.lessons is not None and any_of(topics, "ratings"):
+            self.parts.lessons.changed()
+        await self.training.follow(topics)
 
     async def stop_learning(self, app: web.Application) -> None:
         self.queue.stopping()

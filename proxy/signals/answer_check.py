@@ -77,7 +77,8 @@ class AnswerFlagger:
         """Count what the check has seen; None where the user has none."""
         if self._code is None:
             return None
-        flagged, unchecked = await self._store.flags.ids(), await self._store.flags.count_unchecked()
+        unchecked = await self._store.flags.count_unchecked()  # first: a flag is stored with the check that set it
+        flagged = await self._store.flags.ids()
         return {"flagged": len(flagged), "unchecked": unchecked, "problem": self._problem}
 
     async def stop(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final
 
 import psycopg
@@ -60,7 +60,7 @@ class Following:
         self._leads.clear()
         self._follows.set()
 
-    async def changes(self) -> AsyncIterator[frozenset[str]]:
+    async def changes(self) -> AsyncGenerator[frozenset[str]]:
         """Names of tables that have changed, and `meta KEY`, for ever; `*` is anything."""
         while True:
             try:
@@ -83,8 +83,12 @@ class Following:
             server.address(self._url), autocommit=True, cursor_factory=psycopg.AsyncRawCursor,
             row_factory=values.make_rows,
         )  # fmt: skip
-        values.adapt(connection)
-        await connection.execute(server.SESSION.encode())
+        try:
+            values.adapt(connection)
+            await connection.execute(server.SESSION.encode())
+        except BaseException:  # also a relay that stops just now
+            await connection.close()
+            raise
         return connection
 
     async def _listen(self, connection: psycopg.AsyncConnection[Any]) -> AsyncIterator[frozenset[str]]:

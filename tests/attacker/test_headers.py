@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -38,13 +39,16 @@ class Raw:
     got: list[str] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await self._answer(reader, writer)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         if any(line.lower().startswith("x-request-id") for line in lines):
             self.got += lines
         body = b'{"object":"list","data":[{"id":"fake"}]}'
         said = ("HTTP/1.1 200 OK", "content-type: application/json", f"content-length: {len(body)}", KEPT, *HOPS)
         writer.write("\r\n".join([*said, "", ""]).encode() + body)
-        writer.close()
 
 
 @pytest.fixture

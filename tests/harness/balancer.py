@@ -60,10 +60,12 @@ class Balancer:
             port = next(port for port in self._turn if self.ready[port] or not any(self.ready.values()))
             self.served[port] += 1
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer))
+            with contextlib.closing(to_writer):
+                await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer))
         except OSError:
             writer.transport.abort()
         finally:
+            writer.close()
             self._tasks.discard(task)
 
 

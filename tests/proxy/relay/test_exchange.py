@@ -255,7 +255,12 @@ async def deadly(server: Started, *, resets: bool = False) -> asyncio.Server:
     """In its place: one that is killed by the first question. The connection ends, or is reset."""
 
     async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if (await reader.readuntil(b"\r\n\r\n")).startswith(b"GET"):
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:  # a connection that nobody used
+            writer.close()
+            return
+        if head.startswith(b"GET"):
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
             writer.close()
             return

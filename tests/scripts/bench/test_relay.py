@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -71,10 +72,10 @@ async def test_the_upstream_says_what_vllm_says_to_those_who_ask(upstream: str) 
 )
 async def test_a_wrong_answer_is_none(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
+        with contextlib.closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
