@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from config import presets
+from config.sections import Images
 from trainer import estimate, low_priority
 from trainer.child_process import (
     AWAITED_NICE,
@@ -183,10 +184,12 @@ class Launcher(Protocol):
 
     async def start_server(
         self, weights: str | None, name: str | None, *, host: str = "127.0.0.1", port: int = 0, threads: int = 0,
-        key: str, trust_remote_code: bool = False, log: Path, tell: Callable[[str], None] = lambda line: None,
+        key: str, trust_remote_code: bool = False, images: Images | None = None, log: Path,
+        tell: Callable[[str], None] = lambda line: None,
     ) -> BuiltinServer:  # fmt: skip
-        """Returns when it answers, to requests with this key only. `trust_remote_code`: Python code in the
-        weights' folder may run there. `tell`: called with how far the start is. Raises LaunchError."""
+        """Returns when it answers, to requests with this key only. `trust_remote_code`: Python code in the weights'
+        folder may run there. `images`: bounds of pictures. `tell`: called with how far the start is. Raises
+        LaunchError."""
 
     def stand_still(self, paused: bool) -> None:
         """Stop what trains or looks at weights, or let it go on. Converters work on: a request may wait for them."""
@@ -366,6 +369,7 @@ class LocalLauncher:
         threads: int = 0,
         key: str,
         trust_remote_code: bool = False,
+        images: Images | None = None,
         log: Path,
         tell: Callable[[str], None] = lambda line: None,
     ) -> LocalServer:
@@ -374,6 +378,7 @@ class LocalLauncher:
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
         command += ["--trust-remote-code"] if trust_remote_code else []
+        command += ["--images", images.model_dump_json()] if images else []
         process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S) as limit:

@@ -104,6 +104,7 @@ class Builtin(VLLM):
             threads=settings.backend.threads,
             key=self._key,
             trust_remote_code=weights in settings.train.trust_remote_code,
+            images=settings.images,
             log=logs / "backend.log",
             tell=self._note_progress,
         )

@@ -136,7 +136,16 @@ async def started(folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
         await proxy.stop()
 
 
-SERVERS: Final = {"llama-server": llama_proxy, "vLLM": vllm_proxy}
+@contextlib.asynccontextmanager
+async def builtin_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """The same with the server that rlproxy starts itself."""
+    async with started(
+        folder, backend__kind="builtin", backend__url="", backend__model=SERVED, train__weights=str(model), **settings
+    ) as proxy:
+        yield proxy
+
+
+SERVERS: Final = {"llama-server": llama_proxy, "vLLM": vllm_proxy, "built-in": builtin_proxy}
 
 
 async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: Any) -> dict[str, Any]:

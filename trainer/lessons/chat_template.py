@@ -26,7 +26,7 @@ from trainer.lessons.rendering import (
     without_default_system,
 )
 from trainer.pictures.album import NO_PICTURES, Album
-from trainer.pictures.files import BadPicture
+from trainer.pictures.pixels import BadPicture
 from trainer.policy import eos
 
 UNKNOWN_SERVER = RenderingChoice(AS_IS, 0, 0, None)  # nothing is known of the server

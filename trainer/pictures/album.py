@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.pictures.files import BadPicture, pixels
+from trainer.pictures.pixels import BadPicture, pixels
 from trainer.pictures.processor import Expansion, PictureProcessor
 
 UNSEEN = "the model saw more than text, and text is all that training sees"
@@ -21,14 +21,14 @@ UNSEEN = "the model saw more than text, and text is all that training sees"
 class Album:
     def __init__(
         self,
-        pictures: Mapping[str, bytes] | None = None,
+        pictures: Mapping[str, Any] | None = None,
         processor: PictureProcessor | None = None,
         *,
         first_id: int = 0,
         refusal: str | None = None,
     ) -> None:
-        """`pictures` by the sha256 of each; `first_id`: one past all that the model's tables know. `refusal`: why no
-        sample with a picture can train."""
+        """`pictures` by the sha256 of each, as bytes or decoded; `first_id`: one past all that the model's tables know.
+        `refusal`: why no sample with a picture can train."""
         self._pictures = pictures or {}
         self._processor = processor
         self.first_id = first_id
@@ -97,6 +97,14 @@ class Album:
         """Tensors from which a model reads this picture."""
         return self._usable([name]).inputs(self._pixels(name))
 
+    def as_read(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """A bound prompt with the ids that the processor wrote."""
+        written_ids: dict[int, int] = {}
+        for name, first_id in self._first_ids.items():
+            expansion = self._expansions[name]
+            written_ids |= {first_id + piece: expansion.ids[offset] for piece, offset in enumerate(expansion.replaced)}
+        return tuple(written_ids.get(id, id) for id in ids)
+
     def are_in(self, ids: Sequence[int]) -> bool:
         """Tell whether a prompt has pictures."""
         return bool(self._first_ids) and max(ids) >= self.first_id
@@ -120,7 +128,8 @@ class Album:
         return self._first_ids[name], self._expansions[name]
 
     def _pixels(self, name: str) -> Any:
-        return pixels(self._pictures[name])
+        picture = self._pictures[name]
+        return pixels(picture) if isinstance(picture, bytes) else picture
 
 
 def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.formats import model_code
-from trainer.pictures.files import BadPicture
+from trainer.pictures.pixels import BadPicture
 
 
 class Expansion(NamedTuple):

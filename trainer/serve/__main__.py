@@ -33,6 +33,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one, named in the ready line")
     parser.add_argument("--threads", type=int, default=0, help="0: half the cores, so that a trainer fits beside it")
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code in the weights' folder")
+    parser.add_argument("--images", default="{}", help="the bounds of pictures, as JSON (settings: images)")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
     return parser.parse_args(argv)
 
@@ -86,14 +87,23 @@ async def _serve(
 ) -> int:
     from aiohttp import web
 
+    from config.sections import Images
+    from trainer.pictures.pixels import BadPicture
     from trainer.serve.engine import Engine, EngineError
     from trainer.serve.http_api import make_app
+    from trainer.serve.sight import Sight
 
     if options.trust_remote_code:
         model_code.trust(weights.path)
     _tell("loading the model into memory")
     try:
-        engine = Engine(*load_model(weights, thread_budget(options.threads)))
+        model, tokenizer = load_model(weights, thread_budget(options.threads))
+        sight, blind = None, ""
+        try:
+            sight = Sight(model, weights.path, Images.model_validate_json(options.images))
+        except BadPicture as error:
+            blind = str(error)
+        engine = Engine(model, tokenizer, sight=sight)
     except EngineError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -104,7 +114,7 @@ async def _serve(
         print(f"error: {model_code.refusal(weights.path, error) or failure}", file=sys.stderr)
         return 1
     name = options.name or weights.path.name
-    app = make_app(engine, name=name, weights=weights.path, key=key)
+    app = make_app(engine, name=name, weights=weights.path, key=key, blind=blind)
     # handler_cancellation: a client that hangs up must free its rows even while nothing is written to it.
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=GRACE_SECONDS)
     await runner.setup()

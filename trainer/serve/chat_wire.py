@@ -7,6 +7,7 @@ what a reply may be (reply_forms), generation (engine).
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Mapping, Sequence
@@ -37,9 +38,10 @@ CODES: Final = {
 }
 PICTURE_PARTS: Final = ("image_url", "image", "input_image")
 NO_SIGHT: Final = (
-    "this server does not see pictures. Send text alone, or serve a model that sees with llama.cpp (an mmproj beside "
-    "it) or vLLM"
+    "this server does not see pictures: {}. Send text alone, or serve a model that sees with llama.cpp (an mmproj "
+    "beside it) or vLLM"
 )
+NO_DATA: Final = "a picture is taken as a `data:` URL in base64: nothing is fetched from elsewhere"
 TYPES = {400: "BadRequestError", 401: "AuthenticationError", 404: "NotFoundError", 415: "UnsupportedMediaTypeError"}
 
 
@@ -175,18 +177,51 @@ def json_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages as chat templates expect them: content is a string, arguments of tool calls are objects."""
-    return [_template_message(message, f"messages.{n}") for n, message in enumerate(messages)]
+def template_messages(messages: Sequence[Mapping[str, Any]], blind: str | None = "") -> list[dict[str, Any]]:
+    """Messages as chat templates expect them: content is a string, arguments of tool calls are objects. A content with
+    pictures is a list of parts. `blind`: why pictures are refused, or None."""
+    return [_template_message(message, f"messages.{n}", blind) for n, message in enumerate(messages)]
 
 
-def _template_message(message: Mapping[str, Any], location: str) -> dict[str, Any]:
+def pictures_in(messages: Sequence[Mapping[str, Any]], most: int) -> list[bytes]:
+    """The pictures of these messages, in their order; of what has another form nothing is said here."""
+    places = [
+        (part, f"messages.{n}.content.{m}")
+        for n, message in enumerate(messages)
+        if isinstance(content := message.get("content"), list)
+        for m, part in enumerate(content)
+        if _is_picture(part)
+    ]
+    if len(places) > most:
+        raise WireError(400, f"messages: {len(places)} pictures, and at most {most} are taken", "messages")
+    return [_picture(part, location) for part, location in places]
+
+
+def _is_picture(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in PICTURE_PARTS
+
+
+def _picture(part: Mapping[str, Any], location: str) -> bytes:
+    member = part.get("image_url")
+    url = member.get("url") if isinstance(member, dict) else member
+    head, _, data = url.partition(",") if isinstance(url, str) else ("", "", "")
+    if not head.startswith("data:") or not head.endswith(";base64"):
+        raise WireError(400, f"{location}: {NO_DATA}", location, "invalid_image_url")
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError:
+        raise WireError(400, f"{location}: its base64 cannot be read", location, "invalid_base64_image") from None
+
+
+def _template_message(message: Mapping[str, Any], location: str, blind: str | None) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise WireError(400, f"{location}.role: a string is required", f"{location}.role")
     content = message.get("content")
     if isinstance(content, list):
-        content = "\n".join(_text_part(part, f"{location}.content.{n}") for n, part in enumerate(content))  # as vLLM
-    if content is not None and not isinstance(content, str):
+        parts = [_part(part, f"{location}.content.{n}", blind) for n, part in enumerate(content)]
+        has_pictures = any("text" not in part for part in parts)
+        content = parts if has_pictures else "\n".join(part["text"] for part in parts)  # as vLLM
+    elif content is not None and not isinstance(content, str):
         raise WireError(400, f"{location}.content: a string or a list of parts is required", f"{location}.content")
     plain = {**message, "content": content or ""}
     if calls := message.get("tool_calls"):
@@ -196,13 +231,14 @@ def _template_message(message: Mapping[str, Any], location: str) -> dict[str, An
     return plain
 
 
-def _text_part(part: Any, location: str) -> str:
+def _part(part: Any, location: str, blind: str | None) -> dict[str, str]:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        text: str = part["text"]
-        return text
-    if isinstance(part, dict) and part.get("type") in PICTURE_PARTS:
-        raise WireError(400, f"{location}: {NO_SIGHT}", location, "image_not_supported")
-    raise WireError(400, f"{location}: only text parts are understood by this model", location)
+        return {"type": "text", "text": part["text"]}
+    if not _is_picture(part):
+        raise WireError(400, f"{location}: only text parts are understood by this model", location)
+    if blind is not None:
+        raise WireError(400, f"{location}: {NO_SIGHT.format(blind)}", location, "image_not_supported")
+    return {"type": "image"}
 
 
 def _with_object_arguments(call: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ in chunks between steps, so a long one does not stop the others. Not here: HTTP,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
@@ -26,6 +27,7 @@ from trainer.serve.constraints import Constraint, ConstraintError, ConstraintSta
 from trainer.serve.kv import RowCache, gather
 from trainer.serve.reply_text import ReplyText
 from trainer.serve.sampling import ChosenTokens, Sampling, choose
+from trainer.serve.sight import PlacedPicture, Sight
 
 MAX_ROWS = 16  # bounds memory and how slow one reply gets; more rows would still yield more tokens in all
 # Prompt tokens read between two steps, over all rows. On one CPU thread 128 stop running replies for 0.5 s (512: 1.7 s)
@@ -50,6 +52,7 @@ class GenerationRequest:
     likeliest: int = 0  # alternatives to report for each token
     ignore_eos: bool = False  # but for the end of what a constraint allows
     constraint: Constraint | None = None
+    pictures: tuple[PlacedPicture, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,11 @@ class _Wave:
         padded = [[0] * (self.width - len(request.prompt)) + list(request.prompt) for request in self.requests]
         self.ids = torch.tensor(padded, device=device)  # (W, P), padded on the left
         self.cache = RowCache(layers, [0] * len(self.requests))
+        self.unread = deque(picture for request in self.requests for picture in request.pictures)
+        self.read: list[tuple[PlacedPicture, torch.Tensor]] = []
+
+    def rows_with(self, picture: PlacedPicture) -> list[_Row]:
+        return [row for row in self.rows if picture in row.request.pictures]
 
 
 def context_of(config: Any) -> int:
@@ -192,9 +200,10 @@ def _cached_width(config: Any) -> int:
 
 
 class Engine:
-    def __init__(self, model: Any, tokenizer: Any, *, max_rows: int = MAX_ROWS) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, max_rows: int = MAX_ROWS, sight: Sight | None = None) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
+        self.sight = sight
         config = model.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or []) - {"full_attention", "sliding_attention"}
         if kinds:
@@ -266,7 +275,9 @@ class Engine:
         self._leave()
         if self._wave is None:
             self._admit()
-        if self._wave is not None:
+        if self._wave is not None and self._wave.unread:
+            self._read_picture(self._wave)
+        elif self._wave is not None:
             self._read_prompts(self._wave)
         if self._rows:
             assert self._cache is not None
@@ -303,13 +314,28 @@ class Engine:
         if admitted:
             self._wave = _Wave(admitted, self._layers, self.model.device)
 
+    def _read_picture(self, wave: _Wave) -> None:
+        """One picture of the new rows' prompts. One that cannot be read ends its own requests."""
+        assert self.sight is not None, "only what was seen has pictures"
+        picture = wave.unread.popleft()
+        self._lora.wear([])
+        try:
+            wave.read.append((picture, self.sight.read(picture)))
+        except Exception as error:  # a processor and a model are programs: they may raise anything
+            log.exception("a picture was not read")
+            failed = wave.rows_with(picture)
+            remaining = [row for row in wave.rows if row not in failed]
+            self._wave = _Wave(remaining, self._layers, self.model.device) if remaining else None
+            self._deliver([(row, EngineError(f"A picture was not read: {error}")) for row in failed])
+
     def _read_prompts(self, wave: _Wave) -> None:
         """One chunk of the new rows' prompts; after the last one they get their first token and join the batch."""
         start = wave.cache.width
         end = min(wave.width, start + max(CHUNK // len(wave.requests), 1))
         self._lora.wear([request.adapter for request in wave.requests])
         lengths = [max(end - (wave.width - len(request.prompt)), 0) for request in wave.requests]
-        logits = wave.cache.append(self.model, wave.ids[:, start:end], lengths)
+        with self.sight.showing(wave.read) if self.sight else contextlib.nullcontext():
+            logits = wave.cache.append(self.model, wave.ids[:, start:end], lengths)
         if end < wave.width:
             return
         self._wave = None

@@ -21,6 +21,8 @@ from typing import Any
 from aiohttp import web
 
 from trainer.formats.manifest import AdapterError
+from trainer.pictures.pixels import BadPicture
+from trainer.policy import eos
 from trainer.serve.batched_lora import BatchedAdapter, read_adapter
 from trainer.serve.chat_wire import (
     ChatRequest,
@@ -29,12 +31,14 @@ from trainer.serve.chat_wire import (
     json_object,
     parse,
     parse_adapter,
+    pictures_in,
     template_messages,
 )
 from trainer.serve.constraints import Compiler, Constraint, ConstraintError
 from trainer.serve.engine import Delta, Engine, EngineError, GenerationRequest, Stream
 from trainer.serve.reply_forms import FormError, ReplyForm, call_form, reply_form
 from trainer.serve.sampling import Sampling
+from trainer.serve.sight import SeenPrompt
 from trainer.serve.strict_templates import attempts
 
 MAX_BODY = 64 << 20  # aiohttp's default is 1 MiB; a long conversation resends its whole history
@@ -44,8 +48,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = logging.getLogger(__name__)
 
 
-def make_app(engine: Engine, *, name: str, weights: Path, key: str | None = None) -> web.Application:
-    api = _Api(engine, name, weights)
+def make_app(
+    engine: Engine, *, name: str, weights: Path, key: str | None = None, blind: str = "its weights read text alone"
+) -> web.Application:
+    """`blind`: why pictures are refused, where the engine has no sight."""
+    api = _Api(engine, name, weights, None if engine.sight else blind)
     app = web.Application(client_max_size=MAX_BODY, middlewares=[_errors, _authorise(key), _json_only])
     app.add_routes(
         [
@@ -61,8 +68,9 @@ def make_app(engine: Engine, *, name: str, weights: Path, key: str | None = None
 
 
 class _Api:
-    def __init__(self, engine: Engine, name: str, weights: Path) -> None:
-        self._engine, self._name, self._weights = engine, name, weights
+    def __init__(self, engine: Engine, name: str, weights: Path, blind: str | None) -> None:
+        self._engine, self._name, self._weights, self._blind = engine, name, weights, blind
+        self._needs_parts = eos.needs_parts(engine.tokenizer)
         self._created = int(time.time())
         self._adapters: dict[str, BatchedAdapter] = {}
         self._loading: set[str] = set()
@@ -78,18 +86,19 @@ class _Api:
         chat = parse(body)
         adapter = self._adapter(chat.model)
         prompt = await self._prompt(chat, len(body))
-        room = self._engine.context - len(prompt)
+        room = self._engine.context - len(prompt.ids)
         if room <= 0:
             raise WireError(
                 400,
                 f"This model's maximum context length is {self._engine.context} tokens. However, your request has "
-                f"{len(prompt)} input tokens. Please reduce the length of the input messages.",
+                f"{len(prompt.ids)} input tokens. Please reduce the length of the input messages.",
                 "messages",
                 "context_length_exceeded",
             )
         form, constraint = await self._form(chat)
         generation = GenerationRequest(
-            prompt=prompt,
+            prompt=prompt.ids,
+            pictures=prompt.pictures,
             max_tokens=min(chat.limit or room, room),
             sampling=self._sampling(chat),
             constraint=constraint,
@@ -103,7 +112,7 @@ class _Api:
             "created": int(time.time()),
             "model": chat.model or self._name,
         }
-        answer = WireAnswer(chat, self._engine.tokenizer, prompt, head, form, self._calls)
+        answer = WireAnswer(chat, self._engine.tokenizer, prompt.wire_ids, head, form, self._calls)
         stream = self._engine.generate(generation, chat.n or 1)
         try:
             if chat.stream:
@@ -153,29 +162,55 @@ class _Api:
             raise WireError(404, f"The model `{model}` does not exist; there is {names}.", "model", "model_not_found")
         return self._adapters[model]
 
-    async def _prompt(self, chat: ChatRequest, size: int) -> tuple[int, ...]:
+    async def _prompt(self, chat: ChatRequest, size: int) -> SeenPrompt:
         """A long one in a thread of its own: all replies that run would wait for it."""
-        return self._ids(chat) if size < LONG else await asyncio.to_thread(self._ids, chat)
+        images = await self._images(chat.messages)
+        return self._place(chat, images) if size < LONG else await asyncio.to_thread(self._place, chat, images)
 
-    def _ids(self, chat: ChatRequest) -> tuple[int, ...]:
-        messages = template_messages(chat.messages)
+    async def _images(self, messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+        """sha256 and Pillow's image of each picture, in their order."""
+        sight = self._engine.sight
+        if sight is None:
+            return []
+        data = await asyncio.to_thread(pictures_in, messages, sight.decoder.bounds.max_per_prompt)
+        try:
+            return [await sight.decoder.decode(each) for each in data]
+        except BadPicture as error:
+            raise WireError(400, f"messages: {error}", "messages", "invalid_image") from None
+
+    def _place(self, chat: ChatRequest, images: list[tuple[str, Any]]) -> SeenPrompt:
+        rendered = self._render(chat, tokenize=not images)
+        if not images:
+            return SeenPrompt(tuple(rendered), tuple(rendered), ())
+        assert self._engine.sight is not None
+        try:
+            return self._engine.sight.place(rendered, images)
+        except BadPicture as error:
+            raise WireError(400, f"messages: {error}", "messages", "invalid_image") from None
+
+    def _render(self, chat: ChatRequest, *, tokenize: bool) -> Any:
+        """The prompt's ids; its text where they are not to be tokenised."""
+        messages = template_messages(chat.messages, self._blind)
         tools = None if chat.tool_choice == "none" else chat.tools
         render = self._engine.tokenizer.apply_chat_template
         variables = chat.chat_template_kwargs or {}
         if reserved := sorted(variables.keys() & inspect.signature(render).parameters.keys()):
             member = "chat_template_kwargs"
             raise WireError(400, f"{member}: {reserved[0]} is not a template's own.", member)
-        template = str(self._engine.tokenizer.chat_template)
         refusals: list[Exception] = []
-        for form in attempts(messages, template):
+        for form in attempts(messages, str(self._engine.tokenizer.chat_template)):
+            chat_form = [eos.in_parts(message) for message in form] if self._needs_parts else form
             try:
-                rendered = render(form, tools=tools or None, add_generation_prompt=True, return_dict=True, **variables)
+                rendered = render(
+                    chat_form, tools=tools or None, add_generation_prompt=True, return_dict=False, tokenize=tokenize,
+                    **variables,
+                )  # fmt: skip
             except Exception as error:  # a template is a program of the model's: what it raises is about these messages
                 refusals.append(error)
                 continue
-            if not rendered["input_ids"]:
+            if not rendered:
                 raise WireError(400, "The chat template made an empty prompt of the messages.", "messages")
-            return tuple(rendered["input_ids"])
+            return rendered
         raise WireError(400, f"The chat template refused the messages: {refusals[0]}", "messages") from refusals[0]
 
     async def tokenize(self, request: web.Request) -> web.Response:
@@ -183,9 +218,9 @@ class _Api:
         body = await request.read()
         chat = parse(body)
         self._adapter(chat.model)
-        prompt = await self._prompt(chat, len(body))
+        ids = (await self._prompt(chat, len(body))).wire_ids
         return web.json_response(
-            {"count": len(prompt), "max_model_len": self._engine.context, "tokens": prompt, "token_strs": None}
+            {"count": len(ids), "max_model_len": self._engine.context, "tokens": ids, "token_strs": None}
         )
 
     # --- models and adapters ---

@@ -18,7 +18,8 @@ DEVELOPER = "developer"
 
 
 def attempts(messages: Sequence[Mapping[str, Any]], template: str) -> Iterator[Messages]:
-    """The same messages in each form; their contents are strings. `template` is the text of the chat template."""
+    """The same messages in each form; contents are strings, or lists of parts. `template`: the text of the chat
+    template."""
     has_developers = DEVELOPER in template
     mapped = [{**m, "role": "system"} if m["role"] == DEVELOPER and not has_developers else dict(m) for m in messages]
     yield mapped
@@ -61,5 +62,10 @@ def _without_system(messages: Messages) -> Messages:
     return [*speakers[:first], merged, *speakers[first + 1 :]]
 
 
-def _join(texts: Sequence[str]) -> str:
-    return "\n\n".join(filter(None, texts))
+def _join(contents: Sequence[Any]) -> Any:
+    """One text of several; one list of parts where one of them has pictures."""
+    contents = [content for content in contents if content]
+    if all(isinstance(content, str) for content in contents):
+        return "\n\n".join(contents)
+    texts = ([{"type": "text", "text": content}] if isinstance(content, str) else content for content in contents)
+    return [part for parts in texts for part in parts]

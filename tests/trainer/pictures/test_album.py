@@ -5,7 +5,7 @@ import pytest
 from scripts.harness.pictures import picture
 from tests.harness import seeing
 from trainer.pictures.album import NO_PICTURES, Album
-from trainer.pictures.files import BadPicture
+from trainer.pictures.pixels import BadPicture
 from trainer.pictures.processor import PictureProcessor
 
 RED, BLUE = picture(size=seeing.SIZE), picture(color=(0, 0, 200), size=seeing.SIZE)
