@@ -34,7 +34,7 @@ from proxy.backends.base import (
 )
 from proxy.backends.installed_versions import InstalledVersions
 from proxy.backends.modelfile import Modelfile, format_of, parse, release_of
-from proxy.backends.ollama_prompts import ollama_request
+from proxy.backends.ollama_prompts import ollama_request, rendered_prompt
 from proxy.backends.openai_compatible import LONG_CALL_BYTES, OpenAICompatible
 from proxy.backends.origins import Origins
 from proxy.core.errors import BackendBroke, BackendDown, ProxyError, Unsupported
@@ -313,7 +313,7 @@ class Ollama(OpenAICompatible):
         loaded = self._model if self._model in in_memory or not in_memory else min(in_memory)
         request = {**body, "model": loaded, "stream": False, "_debug_render_only": True}
         text = await self._render(path, request, "_debug_info", "rendered_template")
-        return None if text is None else RenderedPrompt(str(text), None)
+        return None if text is None else rendered_prompt(str(text), prompt)
 
     # Versions
 

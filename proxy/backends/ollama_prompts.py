@@ -2,17 +2,21 @@
 
 Owns what becomes of messages in chat form there. Ollama's routes differ. Chat completions make a message of each part
 of a message. `/api/generate` and `/v1/completions` put a prompt into the chat template, and only its own routes take
-`num_ctx`. Not here: sending it (ollama), the way back (dialects).
+`num_ctx`. In a rendered prompt `[img-N]` stands for a picture (Ollama's server/prompt.go). Not here: sending it (ollama), the way back (dialects).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from proxy.backends.base import Prompt
+from proxy.backends.base import Prompt, RenderedPrompt
 from proxy.dialects.chat_form import arguments_of, reasoning_of
+from proxy.images.parts import count_images, image_urls, is_inline
 
+PICTURE_MARKER: Final = "[img]"
+_NUMBERED: Final = re.compile(r"\[img-[0-9]+\]")
 MAX_TOKENS: Final = 1  # token, at most, should it answer all the same
 
 
@@ -35,9 +39,18 @@ def ollama_request(prompt: Prompt) -> tuple[str, dict[str, Any]]:
     return "/api/chat", {"messages": [native_message(m) for m in prompt.messages], **tools, **body}
 
 
+def rendered_prompt(text: str, prompt: Prompt) -> RenderedPrompt:
+    """What Ollama says of its rendering. It numbers the pictures; here each has one marker."""
+    if not any(map(count_images, prompt.messages)):
+        return RenderedPrompt(text, None)
+    return RenderedPrompt(_NUMBERED.sub(PICTURE_MARKER, text), None, PICTURE_MARKER)
+
+
 def native_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message in chat form as `/api/chat` takes it."""
     converted: dict[str, Any] = {"role": message.get("role"), "content": _text(message.get("content"))}
+    if pictures := [url.partition(",")[2] for url in image_urls(message) if url is not None and is_inline(url)]:
+        converted["images"] = pictures
     if thinking := reasoning_of(message):
         converted["thinking"] = thinking
     if calls := message.get("tool_calls"):

@@ -408,7 +408,12 @@ def _apart(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Chat completions become a message for each part of a message."""
     if not isinstance(parts := message.get("content"), list):
         return [{**message, "content": message.get("content") or ""}]
-    return [{"role": message["role"], "content": part["text"]} for part in parts]
+    return [
+        {"role": message["role"], "content": part["text"]}
+        if part["type"] == "text"
+        else {"role": message["role"], "content": "", "images": [part["image_url"]["url"].partition(",")[2]]}
+        for part in parts
+    ]
 
 
 def digest(model: dict[str, Any]) -> str:
@@ -424,7 +429,7 @@ def _unfit(name: str, model: dict[str, Any], body: dict[str, Any], *, own_templa
         return f"registry.ollama.ai/library/{name} does not support tools"
     if body.get("think") and "thinking" not in can:
         return f'"{body["model"]}" does not support thinking'
-    if any(isinstance(m, dict) and m.get("images") for m in body.get("messages") or ()):
+    if "vision" not in can and any(isinstance(m, dict) and m.get("images") for m in body.get("messages") or ()):
         why = "Multimodal data provided, but model does not support multimodal requests."
         about = {"code": 400, "message": why, "type": "invalid_request_error"}
         return json.dumps({"error": about}, separators=(",", ":"))

@@ -5,6 +5,7 @@ Owns two templates of Ollama's, written in Python: its own ChatML, and one that 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ def capabilities(model: dict[str, Any]) -> list[str]:
     """By likeness of the template, as Ollama does."""
     template = str(model["template"])
     found = ["tools"] * (".Tools" in template) + ["thinking"] * (".Thinking" in template)
-    return ["completion", *found]
+    return ["completion", *["vision"] * (len(model["files"]) > 1), *found]
 
 
 def shown(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def _quoted(text: str) -> str:
 
 def prompt(model: dict[str, Any], body: dict[str, Any]) -> str:
     """The text that the model reads: messages that do not fit are left out from the front, the system message stays."""
-    messages = [dict(m) for m in body["messages"]]
+    messages = _tagged(body["messages"])
     if model.get("system") and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": model["system"]})
     system = [m for m in messages if m["role"] == "system"]
@@ -89,6 +90,15 @@ def prompt(model: dict[str, Any], body: dict[str, Any]) -> str:
     while len(rest) > 1 and tokens(rendered(model, [*system, *rest], body)) > room:
         rest.pop(0)
     return rendered(model, [*system, *rest], body)
+
+
+def _tagged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With a number for each picture before its message's text, as `imageTaggedMessages` has it."""
+    numbers = itertools.count()
+    return [
+        {**m, "content": "".join(f"[img-{next(numbers)}]" for _ in m.get("images") or ()) + str(m.get("content") or "")}
+        for m in messages
+    ]
 
 
 def tokens(text: str) -> int:

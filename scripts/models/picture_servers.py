@@ -23,6 +23,7 @@ from typing import Any, Final
 from scripts.bench.swap_setup import VLLM, running
 from scripts.harness.circumstances import circumstances
 from scripts.harness.in_process import Proxy, proxy_before
+from scripts.harness.ollama_server import OllamaServer, binaries
 from scripts.models import llamacpp, tiny_seeing
 from scripts.models.picture_reference import PictureReference
 from scripts.models.whole_loop import VLLM_ENVIRONMENT, VLLM_OPTIONS
@@ -46,6 +47,10 @@ LOOSE: Final = {
 # The processor's own filter, and Pillow's number of another: llama.cpp b10434 shrinks without averaging, so that of a
 # picture at half its size each second pixel is left.
 RESAMPLINGS: Final = {"": None, ", nearest pixels": 0}
+# Their ChatML, as the tiny models have it.
+OLLAMA_TEMPLATE: Final = (
+    "{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
+)
 RUN_S: Final = 600.0
 ENDED: Final = ("done", "rejected", "failed", "empty")
 LLAMA: Final = {
@@ -137,6 +142,25 @@ async def started(folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
 
 
 @contextlib.asynccontextmanager
+async def ollama_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """The same before a real Ollama (OLLAMA_BIN), newer than 0.11.4: a version is a model with the same projector."""
+    base, mmproj = await asyncio.to_thread(write_ggufs, model, folder)
+    server = OllamaServer(binaries()[0], folder)
+    await server.start()
+    try:
+        neutral = ("temperature 1", "top_p 1", "top_k 0", "min_p 0", "repeat_penalty 1")
+        parameters = (f"PARAMETER {parameter}" for parameter in neutral)
+        await server.create(SERVED, f"FROM {mmproj}", f'TEMPLATE """{OLLAMA_TEMPLATE}"""', *parameters, gguf=base)
+        async with started(
+            folder, backend__kind="ollama", backend__url=server.url, backend__models_dir=str(server.models),
+            backend__model=SERVED, train__weights=str(model), **settings,
+        ) as proxy:  # fmt: skip
+            yield proxy
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
 async def builtin_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """The same with the server that rlproxy starts itself."""
     async with started(
@@ -145,7 +169,9 @@ async def builtin_proxy(folder: Path, model: Path, **settings: Any) -> AsyncIter
         yield proxy
 
 
-SERVERS: Final = {"llama-server": llama_proxy, "vLLM": vllm_proxy, "built-in": builtin_proxy}
+SERVERS: Final = {
+    "llama-server": llama_proxy, "vLLM": vllm_proxy, "built-in": builtin_proxy, "Ollama": ollama_proxy,
+}  # fmt: skip
 
 
 async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: Any) -> dict[str, Any]:
@@ -158,19 +184,21 @@ async def ask(proxy: Proxy, data: bytes, text: str, pin: str = "", **members: An
     return answer
 
 
-async def look(proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool) -> dict[str, Any]:
+async def look(
+    proxy: Proxy, reference: PictureReference, side: int, pin: str, *, bare: bool, joint: str = ""
+) -> dict[str, Any]:
     """Nats between the server's log-probs and the reference's: the most of all tokens. By kind of picture, and by the
-    filter with which the reference resizes."""
+    filter with which the reference resizes. `joint`: what the server writes between picture and text."""
     gaps: dict[str, float] = {}
     for name, striped in (("one colour", False), ("with an edge", True)):
         for seed, colour in enumerate((RED, BLUE, GREY)):
             data, text = picture(colour, side, striped=striped), f"which {seed}?"
             answer = await ask(proxy, data, text, pin, logprobs=True, top_logprobs=1, seed=seed, return_token_ids=True)
             entries = answer["choices"][0]["logprobs"]["content"]
-            ids = answer["choices"][0].get("token_ids") or [entry["id"] for entry in entries]
+            ids = answer["choices"][0].get("token_ids") or [_id_of(entry, reference) for entry in entries]
             for how, resampling in RESAMPLINGS.items():
                 with reference.resizing_by(resampling):
-                    prompt = reference.inputs([data], text, bare=bare)
+                    prompt = reference.inputs([data], joint + text, bare=bare)
                 if answer["usage"]["prompt_tokens"] != len(prompt["input_ids"][0]):
                     raise RuntimeError(f"{answer['usage']} where the reference reads {len(prompt['input_ids'][0])}")
                 values = reference.log_probs(prompt, ids)
@@ -183,11 +211,12 @@ async def whole_loop(
     kind: str, folder: Path, tell: Callable[[str], None] = lambda line: None, server: str = "llama-server"
 ) -> dict[str, Any]:
     """One kind before this server, from the first answer to the version."""
-    side, bare = SIDES[kind], (kind, server) == ("gemma3", "llama-server")
+    side, bare = SIDES[kind], kind == "gemma3" and server in ("llama-server", "Ollama")
+    joint = "\n\n" if server == "Ollama" else ""  # it makes a message of each part, and its template joins them
     model = await asyncio.to_thread(make_model, kind, folder / "model", wide=server == "vLLM")
     original = (model / "model.safetensors").read_bytes()
     async with SERVERS[server](folder, model, train__start_at=8, **LOOSE) as proxy:
-        base = await look(proxy, await asyncio.to_thread(PictureReference, model), side, "", bare=bare)
+        base = await look(proxy, await asyncio.to_thread(PictureReference, model), side, "", bare=bare, joint=joint)
         tell(f"{kind}: base {base}")
         for n in range(8):
             answer = await ask(proxy, picture(BLUE if n % 2 else RED, side), f"what {n}?", seed=n)
@@ -210,12 +239,22 @@ async def whole_loop(
         }  # fmt: skip
         if result["status"] == "passed":
             adapted = await asyncio.to_thread(PictureReference, model, Path(result["adapter"]))
-            report["version"] = await look(proxy, adapted, side, "@v1", bare=bare)
+            report["version"] = await look(proxy, adapted, side, "@v1", bare=bare, joint=joint)
             live = await ask(proxy, picture(RED, side), "which 0?", temperature=0)
             first = await ask(proxy, picture(RED, side), "which 0?", "@base", temperature=0)
             report["answers_differ"] = _text(live) != _text(first)
             tell(f"{kind}: version {report['version']}")
     return report
+
+
+def _id_of(entry: dict[str, Any], reference: PictureReference) -> int:
+    """Of a server that does not tell it: by the token's text."""
+    if "id" in entry:
+        return int(entry["id"])
+    ids: list[int] = reference.processor.tokenizer(entry["token"], add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise RuntimeError(f"{entry['token']!r} is not one token")
+    return ids[0]
 
 
 def _text(answer: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ LATELY_S: Final = 30.0  # a relay that was seen since is at work
 _HOSTS: Final = """SELECT a.host, EXISTS (SELECT 1 FROM meta m WHERE m.key = 'learner'
     AND m.value = to_json(a.id)::text) AS learns FROM relays a WHERE a.seen_at > ? ORDER BY a.host"""
 _RESIGN: Final = "DELETE FROM meta WHERE key = 'learner' AND value = ?"
+_SIGN_OFF: Final = "UPDATE relays SET seen_at = 0 WHERE id = ?"
 _SETTLED: Final = """DELETE FROM relay_rows WHERE NOT EXISTS (
     SELECT 1 FROM completions c WHERE c.id = relay_rows.completion_id AND c.status = 'pending')"""
 
@@ -55,9 +56,10 @@ def hosts(db: Any) -> list[str]:
     return [f"{row['host']} (trains)" if row["learns"] else row["host"] for row in rows]
 
 
-def resign(db: sqlite3.Connection, relay: str) -> None:
-    """This relay has stopped learning, and its trainer too."""
+def sign_off(db: sqlite3.Connection, relay: str) -> None:
+    """This relay has stopped, and its trainer too: nobody has to wait until it was not seen for a while."""
     db.execute(_RESIGN, (f'"{relay}"',))
+    db.execute(_SIGN_OFF, (relay,))
 
 
 def end_abandoned(db: sqlite3.Connection, relay: str) -> int:

@@ -113,10 +113,10 @@ class Sharing:
         return await self.writer.submit(lambda db: relays.end_abandoned(db, self.relay))
 
     async def close(self) -> None:
-        """Let another relay learn at once."""
-        if self.following.leads and not self.is_away:
+        """Let another relay learn at once, and `rlproxy migrate` begin."""
+        if not self.is_away:
             with contextlib.suppress(StoreError):
-                await self.writer.submit(lambda db: relays.resign(db, self.relay))
+                await self.writer.submit(lambda db: relays.sign_off(db, self.relay))
         await self.completions.spool.close()
 
 

@@ -110,6 +110,8 @@ PAIRED: Final = frozenset({
 HYBRID: Final = frozenset({Arch.QWEN35, Arch.QWEN35MOE})
 # Modules of two matrices that llama.cpp has apart, or in an order of its own.
 _SPLIT: Final = ("in_proj_qkvz", "in_proj_ba", "shared_mlp.input_linear")
+# How the modules of the part that writes begin: of a model of text alone, and of those that also see.
+TEXT_PREFIXES: Final = ("model.", "model.language_model.", "model.text_model.")
 _LAYER: Final = re.compile(r"(?:model\.|transformer\.|language_model\.|text_model\.)*layers\.(?P<n>\d+)\.(?P<layer>.+)")
 
 

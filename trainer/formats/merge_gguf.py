@@ -29,7 +29,15 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 
 from trainer.formats import grid, peft_folder
-from trainer.formats.architectures import ARCHITECTURES, Array, Heads, LayerTensor, layer_tensors, ordered
+from trainer.formats.architectures import (
+    ARCHITECTURES,
+    TEXT_PREFIXES,
+    Array,
+    Heads,
+    LayerTensor,
+    layer_tensors,
+    ordered,
+)
 from trainer.formats.gguf import finite, load
 from trainer.formats.manifest import AdapterError
 
@@ -154,7 +162,7 @@ def _deltas(reader: Any, base: Path, adapter: Path, architecture: gguf.MODEL_ARC
     tensors: dict[str, tuple[LayerTensor, int]] = {}
     for name, tensor in layer_tensors(architecture, layers, merged=True).items():
         if f"{tensor.name}.weight" in shapes:
-            for prefix in ("model.", "model.language_model."):
+            for prefix in TEXT_PREFIXES:
                 tensors[f"{prefix}layers.{name}"] = tensor, int(name.partition(".")[0])
     layer_shapes = {module: shapes[f"{tensor.name}.weight"] for module, (tensor, _) in tensors.items()}
     lora = peft_folder.read(adapter, layer_shapes, load, finite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import MODEL, FakeOllama
 from scripts.harness.in_process import Proxy
+from scripts.harness.pictures import picture
 from tests.harness.runs import until
 from tests.harness.weights_checks import said
 
@@ -83,6 +85,32 @@ async def test_each_prompt_is_rendered_by_the_route_that_it_was_asked_by(proxy: 
     tools = [body["tools"] for path, body in ollama.rendered if path == "/v1/chat/completions" and "tools" in body]
     assert tools == [[tool]]
     assert all(body["model"] == "fake" and body["stream"] is False for _, body in ollama.rendered)
+
+
+async def test_pictures_have_one_marker_each_on_every_route(
+    proxy: Proxy, ollama: FakeOllama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ollama numbers them; the trainer puts the tokens of each in the marker's place."""
+    ollama.models[MODEL] |= {"files": [*ollama.models[MODEL]["files"], ollama.keep(b"GGUF the part that sees")]}
+    monkeypatch.setattr("proxy.images.trainability.picture_refusal", lambda weights: None)
+    await proxy.stop()
+    await proxy.start()
+    data = [base64.b64encode(picture(color=colour)).decode() for colour in ((200, 0, 0), (0, 0, 200))]
+    parts = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{one}"}} for one in data]
+    await rated(proxy, "/api/chat", {"messages": [{"role": "user", "content": "which?", "images": data}]})
+    chat = [{"role": "user", "content": [*parts, {"type": "text", "text": "which?"}]}]
+    await rated(proxy, "/v1/chat/completions", {"messages": chat})
+    await rated(proxy, "/api/chat", user("one"), rating="good")
+    await rated(proxy, "/api/chat", user("two"), rating="good")
+    _, lines = await run_of(proxy)
+    served = {line["served"]["text"]: line["served"].get("picture_marker") for line in lines}
+    assert served == {
+        chatml("user:[img][img]which?"): "[img]",
+        chatml("user:[img]", "user:[img]", "user:which?"): "[img]",
+        chatml("user:one"): None,
+        chatml("user:two"): None,
+    }
+    assert [body["messages"][0]["images"] for path, body in ollama.rendered if "images" in body["messages"][0]] == [data]
 
 
 async def test_a_prompt_is_rendered_as_it_was_written(proxy: Proxy) -> None:

@@ -113,6 +113,19 @@ def test_a_model_that_also_sees_is_fused_with_what_was_trained_on_it(tmp_path):
         np.testing.assert_allclose(changed, 8 / 4 * b @ a, atol=1e-4)
 
 
+def test_the_text_part_of_an_idefics3_is_a_llama(tmp_path):
+    """SmolVLM's modules begin with `model.text_model.`; its GGUF says nothing of that."""
+    base = make_base(tmp_path / "base.gguf", "llama")
+    seeing = {name.replace("model.", "model.text_model.", 1): shape for name, shape in layers_of("llama").items()}
+    given = make_adapter(tmp_path / "adapter", seeing)
+    assert fuse(tmp_path / "adapter", base, tmp_path / "v1.gguf").changed_tensors == len(seeing)
+    plain = {key.replace("model.text_model.", "model.", 1): tensor for key, tensor in given.items()}
+    make_adapter(tmp_path / "plain", layers_of("llama"))
+    save_file(plain, tmp_path / "plain" / "adapter_model.safetensors")
+    fuse(tmp_path / "plain", base, tmp_path / "v2.gguf")
+    assert (tmp_path / "v1.gguf").read_bytes() == (tmp_path / "v2.gguf").read_bytes()
+
+
 @pytest.mark.parametrize("type", [Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_1])
 def test_what_the_adapter_does_not_touch_is_byte_for_byte_the_bases(tmp_path, type):
     base = make_base(tmp_path / "base.gguf", "qwen2", type)
