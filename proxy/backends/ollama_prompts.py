@@ -2,7 +2,8 @@
 
 Owns what becomes of messages in chat form there. Ollama's routes differ. Chat completions make a message of each part
 of a message. `/api/generate` and `/v1/completions` put a prompt into the chat template, and only its own routes take
-`num_ctx`. In a rendered prompt `[img-N]` stands for a picture (Ollama's server/prompt.go). Not here: sending it (ollama), the way back (dialects).
+`num_ctx`. In a rendered prompt `[img-N]` stands for a picture (Ollama's server/prompt.go). Not here: sending it
+(ollama), the way back (dialects).
 """
 
 from __future__ import annotations

@@ -110,7 +110,8 @@ async def test_pictures_have_one_marker_each_on_every_route(
         chatml("user:one"): None,
         chatml("user:two"): None,
     }
-    assert [body["messages"][0]["images"] for path, body in ollama.rendered if "images" in body["messages"][0]] == [data]
+    first_messages = [body["messages"][0] for _, body in ollama.rendered]
+    assert [message["images"] for message in first_messages if "images" in message] == [data]
 
 
 async def test_a_prompt_is_rendered_as_it_was_written(proxy: Proxy) -> None:
