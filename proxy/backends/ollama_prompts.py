@@ -41,7 +41,7 @@ def ollama_request(prompt: Prompt) -> tuple[str, dict[str, Any]]:
 
 
 def rendered_prompt(text: str, prompt: Prompt) -> RenderedPrompt:
-    """What Ollama says of its rendering. It numbers the pictures; here each has one marker."""
+    """Read Ollama's rendering: it numbers the pictures, and here each has one marker."""
     if not any(map(count_images, prompt.messages)):
         return RenderedPrompt(text, None)
     return RenderedPrompt(_NUMBERED.sub(PICTURE_MARKER, text), None, PICTURE_MARKER)

@@ -248,7 +248,7 @@ async def whole_loop(
 
 
 def _id_of(entry: dict[str, Any], reference: PictureReference) -> int:
-    """Of a server that does not tell it: by the token's text."""
+    """A token's id, by its text where the server does not tell it."""
     if "id" in entry:
         return int(entry["id"])
     ids: list[int] = reference.processor.tokenizer(entry["token"], add_special_tokens=False)["input_ids"]
