@@ -197,6 +197,11 @@ def pictures_in(messages: Sequence[Mapping[str, Any]], most: int) -> list[bytes]
     return [_picture(part, location) for part, location in places]
 
 
+def has_pictures(messages: Sequence[Mapping[str, Any]]) -> bool:
+    contents = (message.get("content") for message in messages)
+    return any(_is_picture(part) for content in contents if isinstance(content, list) for part in content)
+
+
 def _is_picture(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in PICTURE_PARTS
 

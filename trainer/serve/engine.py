@@ -158,7 +158,14 @@ class _Row:
 class _Wave:
     """New rows whose prompts are being read. Rows with the same prompt and adapter read it once."""
 
-    def __init__(self, rows: Sequence[_Row], layers: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        rows: Sequence[_Row],
+        layers: int,
+        device: torch.device,
+        read: Sequence[tuple[PlacedPicture, torch.Tensor]] = (),
+    ) -> None:
+        """`read`: pictures of these rows that were read before."""
         distinct = {(id(r.request.adapter), r.request.prompt): r.request for r in rows}
         self.requests = sorted(distinct.values(), key=lambda request: id(request.adapter))
         place = {(id(request.adapter), request.prompt): n for n, request in enumerate(self.requests)}
@@ -168,8 +175,9 @@ class _Wave:
         padded = [[0] * (self.width - len(request.prompt)) + list(request.prompt) for request in self.requests]
         self.ids = torch.tensor(padded, device=device)  # (W, P), padded on the left
         self.cache = RowCache(layers, [0] * len(self.requests))
-        self.unread = deque(picture for request in self.requests for picture in request.pictures)
-        self.read: list[tuple[PlacedPicture, torch.Tensor]] = []
+        pictures = [picture for request in self.requests for picture in request.pictures]
+        self.unread = deque(picture for picture in pictures if picture.image)
+        self.read = [(picture, rows_of_it) for picture, rows_of_it in read if picture in pictures]
 
     def rows_with(self, picture: PlacedPicture) -> list[_Row]:
         return [row for row in self.rows if picture in row.request.pictures]
@@ -325,7 +333,7 @@ class Engine:
             log.exception("a picture was not read")
             failed = wave.rows_with(picture)
             remaining = [row for row in wave.rows if row not in failed]
-            self._wave = _Wave(remaining, self._layers, self.model.device) if remaining else None
+            self._wave = _Wave(remaining, self._layers, self.model.device, wave.read) if remaining else None
             self._deliver([(row, EngineError(f"A picture was not read: {error}")) for row in failed])
 
     def _read_prompts(self, wave: _Wave) -> None:

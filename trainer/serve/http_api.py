@@ -8,13 +8,14 @@ out of them. Not here: field names and shapes (chat_wire), generation (engine), 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import inspect
 import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from trainer.serve.chat_wire import (
     ChatRequest,
     WireAnswer,
     WireError,
+    has_pictures,
     json_object,
     parse,
     parse_adapter,
@@ -85,7 +87,19 @@ class _Api:
         body = await request.read()
         chat = parse(body)
         adapter = self._adapter(chat.model)
-        prompt = await self._prompt(chat, len(body))
+        async with self._place_for_pictures(chat) as give_back:
+            return await self._answer(request, chat, adapter, len(body), give_back)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        chat: ChatRequest,
+        adapter: BatchedAdapter | None,
+        size: int,
+        give_back: Callable[[], None],
+    ) -> web.StreamResponse:
+        """`give_back`: called once the prompt was read."""
+        prompt = await self._prompt(chat, size)
         room = self._engine.context - len(prompt.ids)
         if room <= 0:
             raise WireError(
@@ -114,15 +128,28 @@ class _Api:
         }
         answer = WireAnswer(chat, self._engine.tokenizer, prompt.wire_ids, head, form, self._calls)
         stream = self._engine.generate(generation, chat.n or 1)
+        deltas = _calling_at_first(stream, give_back)
         try:
             if chat.stream:
-                return await _stream_answer(request, stream, answer)
+                return await _stream_answer(request, deltas, answer)
             replies: list[list[Delta]] = [[] for _ in range(chat.n or 1)]
-            async for choice, delta in stream:
+            async for choice, delta in deltas:
                 replies[choice].append(delta)
             return web.json_response(answer.whole(replies))
         finally:
             stream.cancel()  # of no effect once it has ended; else the client has gone, or an error ended it
+
+    @contextlib.asynccontextmanager
+    async def _place_for_pictures(self, chat: ChatRequest) -> AsyncIterator[Callable[[], None]]:
+        """Few requests hold decoded pictures at once. Gives what gives the place back, once."""
+        sight = self._engine.sight
+        if sight is None or not has_pictures(chat.messages):
+            yield lambda: None
+            return
+        await sight.unread.acquire()
+        with contextlib.ExitStack() as place:
+            place.callback(sight.unread.release)
+            yield place.close
 
     def _sampling(self, chat: ChatRequest) -> Sampling:
         bias = tuple((int(token), value) for token, value in (chat.logit_bias or {}).items())
@@ -172,9 +199,9 @@ class _Api:
         sight = self._engine.sight
         if sight is None:
             return []
-        data = await asyncio.to_thread(pictures_in, messages, sight.decoder.bounds.max_per_prompt)
+        pictures = await asyncio.to_thread(pictures_in, messages, sight.most_pictures)
         try:
-            return [await sight.decoder.decode(each) for each in data]
+            return await sight.decode(pictures)
         except BadPicture as error:
             raise WireError(400, f"messages: {error}", "messages", "invalid_image") from None
 
@@ -218,7 +245,8 @@ class _Api:
         body = await request.read()
         chat = parse(body)
         self._adapter(chat.model)
-        ids = (await self._prompt(chat, len(body))).wire_ids
+        async with self._place_for_pictures(chat):
+            ids = (await self._prompt(chat, len(body))).wire_ids
         return web.json_response(
             {"count": len(ids), "max_model_len": self._engine.context, "tokens": ids, "token_strs": None}
         )
@@ -267,11 +295,20 @@ class _Api:
         return web.json_response({"status": "ok", "running": running, "waiting": waiting})
 
 
-async def _stream_answer(request: web.Request, stream: Stream, answer: WireAnswer) -> web.StreamResponse:
+async def _calling_at_first(stream: Stream, call: Callable[[], None]) -> AsyncIterator[tuple[int, Delta]]:
+    """The stream, and a call with its first token."""
+    async for choice, delta in stream:
+        call()
+        yield choice, delta
+
+
+async def _stream_answer(
+    request: web.Request, deltas: AsyncIterator[tuple[int, Delta]], answer: WireAnswer
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     tokens = 0
     try:
-        async for choice, delta in stream:
+        async for choice, delta in deltas:
             # The status waits for the first token: until then an error can still have its own.
             if not response.prepared:
                 await response.prepare(request)

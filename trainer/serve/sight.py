@@ -8,6 +8,7 @@ rows of a picture (policy.torch_pictures), when (engine).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections import OrderedDict
@@ -30,6 +31,8 @@ from trainer.policy.torch_pictures import PictureReader, put_rows_in_place
 
 REMEMBERED: Final = 64 << 20  # bytes of rows: a conversation sends the same pictures with each turn
 IDS_EACH: Final = 1 << 24  # for the pieces of one request's pictures
+UNREAD: Final = 2  # requests at once whose pictures were decoded and not read yet
+MOST_PIXELS: Final = 3  # times images.max_pixels, of all pictures of a request
 LOOKS_AHEAD: Final = "the pieces of its pictures see each other, which this server's batches do not"
 
 
@@ -38,7 +41,7 @@ class PlacedPicture(NamedTuple):
 
     name: str  # sha256
     first_id: int
-    image: Any  # Pillow's
+    image: list[Any]  # Pillow's, until it has been read: its request lives longer
     expansion: Expansion
 
 
@@ -54,7 +57,8 @@ class Sight:
         be read here."""
         if (reason := sight.refusal(weights)) is not None:
             raise BadPicture(reason)
-        self.decoder = PictureDecoder(bounds)
+        self.unread = asyncio.Semaphore(UNREAD)  # for who decodes: decoded pictures are large
+        self._decoder, self._bounds = PictureDecoder(bounds), bounds
         self._processor = PictureProcessor(weights)
         self._reader = PictureReader(model, model.device)
         if self._reader.looks_ahead:
@@ -68,6 +72,21 @@ class Sight:
         if (reason := self._refusal(model)) is not None:
             raise BadPicture(reason)
 
+    @property
+    def most_pictures(self) -> int:
+        return self._bounds.max_per_prompt
+
+    async def decode(self, pictures: Sequence[bytes]) -> list[tuple[str, Any]]:
+        """The sha256 and Pillow's image of each. Raises BadPicture."""
+        images, pixels = [], 0
+        for data in pictures:
+            name, image = await self._decoder.decode(data)
+            pixels += image.width * image.height
+            if pixels > MOST_PIXELS * self._bounds.max_pixels:
+                raise BadPicture(f"all its pictures have more than {MOST_PIXELS} times images.max_pixels")
+            images.append((name, image))
+        return images
+
     def place(self, text: str, images: Sequence[tuple[str, Any]]) -> SeenPrompt:
         """A rendered prompt with a placeholder for each of these pictures, in their order. Raises BadPicture."""
         album = self._album(dict(images))
@@ -76,8 +95,9 @@ class Sight:
 
     def read(self, picture: PlacedPicture) -> Tensor:
         """(pieces, H). From the engine's thread, and outside a pass. Raises BadPicture, and what a model raises."""
+        image = picture.image.pop()
         if picture.name not in self._rows:
-            self._rows[picture.name] = self._reader.rows(self._processor.inputs(picture.image), picture.expansion)
+            self._rows[picture.name] = self._reader.rows(self._processor.inputs(image), picture.expansion)
             while sum(rows.nbytes for rows in self._rows.values()) > REMEMBERED and len(self._rows) > 1:
                 self._rows.popitem(last=False)
         self._rows.move_to_end(picture.name)
@@ -133,5 +153,5 @@ class Sight:
 def _placed(album: Album, images: Mapping[str, Any]) -> Iterator[PlacedPicture]:
     next_id = album.first_id
     for name, expansion in album.numbered:
-        yield PlacedPicture(name, next_id, images[name], expansion)
+        yield PlacedPicture(name, next_id, [images[name]], expansion)
         next_id += len(expansion.replaced)

@@ -104,6 +104,36 @@ async def test_a_picture_of_an_earlier_turn_is_read_once_as_far_as_memory_goes(
     assert len(read) == times
 
 
+async def test_few_requests_hold_decoded_pictures_and_none_does_once_they_are_read(model, monkeypatch):
+    placed, unread = [], []
+    place = Sight.place
+
+    def noted(self, *arguments):
+        placed.append(place(self, *arguments))
+        unread.append(sum(bool(picture.image) for prompt in placed for picture in prompt.pictures))
+        return placed[-1]
+
+    monkeypatch.setattr(Sight, "place", noted)
+    engine = engine_of(model)
+    async with TestClient(TestServer(make_app(engine, name="seeing", weights=model))) as client:
+        answers = await asyncio.gather(*(ask(client, question(RED), max_tokens=3) for _ in range(12)))
+        assert {status for status, _ in answers} == {200} and len(placed) == 12
+        assert max(unread) <= sight_module.UNREAD
+        assert not any(picture.image for prompt in placed for picture in prompt.pictures)
+    engine.close()
+
+
+async def test_the_pictures_of_a_request_are_bounded_together(model):
+    loaded, tokenizer = load_model(Weights(model, "a test"), threads=1)
+    engine = Engine(loaded, tokenizer, sight=Sight(loaded, model, Images(max_pixels=len(seeing.SIZE) * 512)))
+    async with TestClient(TestServer(make_app(engine, name="seeing", weights=model))) as client:
+        status, _ = await ask(client, question(RED, BLUE, GREEN))
+        assert status == 200
+        status, error = await ask(client, question(RED, BLUE, GREEN, RED))
+        assert status == 400 and "3 times images.max_pixels" in error["error"]["message"]
+    engine.close()
+
+
 async def test_several_choices_and_a_stream(client, model):
     status, answer = await ask(client, question(RED), n=3)
     assert status == 200 and len(answer["choices"]) == 3
@@ -141,7 +171,7 @@ async def test_a_picture_that_the_model_cannot_read_ends_its_own_request(client,
     read = Sight.read
 
     def fails(self, picture):
-        if picture.image.getpixel((30, 0)) == seeing.COLOURS[1]:
+        if picture.image[0].getpixel((30, 0)) == seeing.COLOURS[1]:
             raise RuntimeError("no such tile")
         return read(self, picture)
 
