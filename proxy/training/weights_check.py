@@ -235,11 +235,12 @@ def _answer_in(body: dict[str, Any]) -> ProbeAnswer:
     choice = body["choices"][0]
     entries = (choice.get("logprobs") or {}).get("content") or []
     ids = choice.get("token_ids") or [entry.get("id") for entry in entries]
+    count = (body.get("usage") or {}).get("prompt_tokens")
     return ProbeAnswer(
         text=str(choice["message"].get("content") or ""),
         ended=choice.get("finish_reason") == "stop",
         prompt_ids=body.get("prompt_token_ids"),
         reply_ids=ids if ids and all(type(id) is int for id in ids) else None,
         logprobs=[float(entry["logprob"]) for entry in entries] or None,
-        prompt_tokens=(body.get("usage") or {}).get("prompt_tokens"),
+        prompt_tokens=count if type(count) is int and count > 0 else None,  # no prompt is empty
     )

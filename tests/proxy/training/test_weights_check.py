@@ -70,6 +70,15 @@ async def test_another_model_stops_runs_and_it_is_said(cli: Proxy) -> None:
     assert not status["match"]["stops"]
 
 
+async def test_a_server_that_counts_no_token_has_not_counted(proxy: Proxy) -> None:
+    """Ollama 0.34.1 ends some answers without a count: 0 where the prompt has 42."""
+    reads_otherwise(proxy)
+    proxy.backend.prompt_tokens = 0
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    assert "it says that it read" not in (await proxy.get("/rl/status"))["match"]["line"]
+
+
 async def test_a_server_that_was_put_right_is_asked_again(proxy: Proxy, tmp_path: Any) -> None:
     """By its weights: other files under the same name are other weights."""
     (folder := tmp_path / "weights").mkdir()
