@@ -132,8 +132,10 @@ class StatusReport:
 
     def _spooled(self) -> str | None:
         sharing = self._store.sharing
-        if sharing is None or not sharing.spooled:
+        if sharing is None:
             return None
+        if not sharing.spooled:
+            return sharing.refused
         return f"{sharing.spooled} answers are on this relay's own disk, and go to the database as soon as it is there."
 
     async def countdown(self) -> str:

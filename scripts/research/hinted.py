@@ -1,10 +1,10 @@
 """How far would a comment itself go? The base with a persona's comment in its context, measured as bench/learn does.
 
-    python -m scripts.research.hinted --personas bullets,asks_back,lowercase,no_apology
+    python -m scripts.research.hinted --personas bullets,asks_back,lowercase,no_apology [--weights FOLDER]
 
-That is a run's teacher. Its liked share is what comments alone can teach. The base NLL of its replies, once
-the comment is not there any more, is what a taste costs by being another style. No learner of that taste can be
-expected near 0. Writes benchmarks/hinted.json, a persona as soon as it is there.
+That is a run's teacher, and what a lesson does to the next answer. Its liked share is what comments alone can teach.
+The base NLL of its replies, once the comment is not there any more, is what a taste costs by being another style. No
+learner of that taste can be expected near 0. Writes benchmarks/hinted.json, a persona as soon as it is there.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ def main() -> None:
     parser.add_argument("--personas", default="bullets,asks_back,lowercase,no_apology")
     parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--weights", help="another model than the small one")
     asked = parser.parse_args()
-    chat = Chat(weights.resolve(None).path, asked.threads)
+    path = weights.resolve(asked.weights).path
+    chat = Chat(path, asked.threads)
     for name in asked.personas.split(","):
         persona = Persona(name)
         held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
         found = circumstances() | {"prompts": len(held_out), **measured(chat, persona, held_out)}
         everything = json.loads(TARGET.read_bytes()) if TARGET.exists() else {}
-        everything[persona.name] = found
+        everything[f"{persona.name}, {path.name}" if asked.weights else persona.name] = found
         TARGET.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
         print(persona.name, {k: v for k, v in found.items() if k in ("bare", "hinted")}, flush=True)
 

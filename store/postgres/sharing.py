@@ -102,6 +102,17 @@ class Sharing:
         """Answers on this relay's own disk that the database does not have yet."""
         return len(self.completions.spool.ids)
 
+    @property
+    def refused(self) -> str | None:
+        """In a sentence, what the database refused; None where it took all."""
+        spool = self.completions.spool
+        if not spool.refused:
+            return None
+        return (
+            f"The database refused {spool.refused} answers for what they are. They are in {spool.refused_file}, and "
+            "nowhere else: keep that file, and report it with the log's lines about the spool."
+        )
+
     async def run(self) -> None:
         """For ever: deliveries, and the end of what hangs."""
         async with asyncio.TaskGroup() as group:

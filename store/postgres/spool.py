@@ -40,7 +40,7 @@ class Spool:
     def __init__(self, home: Path) -> None:
         """Blocking. Raises StoreError. The last line goes where a kill has cut it."""
         self._path = home / NAME
-        self._refused = home / REFUSED
+        self.refused_file = home / REFUSED
         self._waiting: list[tuple[list[str], bytes, asyncio.Future[None]]] = []  # ids, lines, who waits
         self._writing: asyncio.Task[None] | None = None
         self.ids: set[str] = set()  # of answers that wait here
@@ -51,6 +51,8 @@ class Spool:
             os.ftruncate(self._file, self.size)
             if is_new:
                 conversion.sync(home)
+            is_there = self.refused_file.exists()
+            self.refused = self.refused_file.read_bytes().count(b"\n") if is_there else 0  # answers that are in it
         except OSError as error:
             raise StoreError(f"{self._path} cannot be opened ({error}); nothing was changed.") from error
         self.delivered = 0  # bytes
@@ -151,12 +153,13 @@ class Spool:
 
     def keep_refused(self, batch: SpooledAnswers, reason: str) -> None:
         """The database refuses these for what they are: they are set aside, and nothing behind them waits."""
-        log.error("the database refuses an answer of the spool", reason=reason, kept=str(self._refused))
+        log.error("the database refuses an answer of the spool", reason=reason, kept=str(self.refused_file))
         for line in batch.lines:
             self._keep_refused(line)
 
     def _keep_refused(self, line: bytes) -> None:
-        file = os.open(self._refused, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.refused += 1
+        file = os.open(self.refused_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(file, line)
             os.fsync(file)

@@ -16,7 +16,7 @@ from scripts.harness.postgres import PostgresServer
 from scripts.harness.records import end, new
 from store.captured.completions import STOPPED
 from store.errors import StoreError
-from store.postgres.spool import NAME, Spool
+from store.postgres.spool import NAME, REFUSED, Spool
 from store.store import Store
 
 pytestmark = pytest.mark.postgres
@@ -97,6 +97,22 @@ async def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
     await again.note_delivered(batch)
     assert file.stat().st_size == 0 and again.is_empty
     await again.close()
+
+
+async def test_what_the_database_refuses_is_kept_and_told_after_a_restart_too(database: str, tmp_path: Path) -> None:
+    store = await Store.open(tmp_path, url=database)
+    assert store.sharing is not None and store.sharing.refused is None
+    spool = store.sharing.completions.spool
+    await spool.append([(new("a"), end("a"))])
+    batch = await spool.next()
+    spool.keep_refused(batch, "it is too large for an index")
+    await spool.note_delivered(batch)
+    for _ in range(2):
+        assert store.sharing is not None and store.sharing.refused is not None
+        assert f"refused 1 answers for what they are. They are in {tmp_path / REFUSED}" in store.sharing.refused
+        await store.close()
+        store = await Store.open(tmp_path, url=database)
+    await store.close()
 
 
 FULL = """
