@@ -33,6 +33,7 @@ from trainer.formats.weights import cache_folder
 from trainer.launch import LocalLauncher
 
 MODEL = "small"
+READY_S = 900.0  # of a server's start beside other programs: vLLM compiles and reads 2 GB
 SIZE = 0.06  # of the weights of an adapter: enough to say something else, and words all the same
 LLAMA = cache_folder() / "venvs" / "llamacpp" / "bin" / "llama-server-vulkan"
 GGUF = cache_folder() / "models" / "SmolLM2-135M-Instruct.F32.gguf"
@@ -179,7 +180,7 @@ async def running(command: list[str], log: Path, env: dict[str, str]) -> AsyncIt
         )  # fmt: skip
     url = f"http://127.0.0.1:{port}"
     try:
-        async with aiohttp.ClientSession() as http, asyncio.timeout(300):
+        async with aiohttp.ClientSession() as http, asyncio.timeout(READY_S):
             while not await _healthy(http, url):
                 if process.returncode is not None:
                     raise SystemExit(f"{command[0]} ended: see {log}")

@@ -452,6 +452,24 @@ def test_the_drift_bound_keeps_the_last_good_step(tmp_path, model, lines):
     assert any("last good step" in e["message"] for e in of(events, "warning"))
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_first_step_too_far_is_halved(tmp_path, model, lines, passes):
+    """Half of AdamW's first step is the first step of half the rate, and takes no second try."""
+    runs = {}
+    for name, rate in (("whole", 4e-2), ("half", 2e-2)):
+        overrides = {"passes": passes, "batch": 100, "learning_rate": rate}  # they move it by 1.57 and 0.65 nats
+        runs[name] = go(tiny.run_folder(tmp_path / name / "run", model, lines, overrides=overrides))
+    (result, events), (_, half_events) = runs.values()
+    assert result["status"] == "passed" and result["retried"] is None, result["reason"]
+    share, reason = {e["name"]: (e["value"], e["why"]) for e in of(events, "choice")}["first_step"]
+    assert share == 0.5 and "drift bound" in reason
+    assert len(of(events, "step")) == len(of(half_events, "step")) == passes
+    assert [e["rate"] for e in of(events, "step")][1:] == [e["rate"] for e in of(half_events, "step")][1:]
+    halved, half = (tensors(tmp_path / name / "out" / "v0001") for name in runs)
+    for name, tensor in half.items():
+        np.testing.assert_allclose(halved[name], tensor, atol=2e-5)
+
+
 def test_a_first_step_too_far_fails(tmp_path, model, lines):
     overrides = {"learning_rate": 0.5, "drift_bound": 0.01}
     result, _ = go(tiny.run_folder(tmp_path / "run", model, lines, overrides=overrides))

@@ -68,7 +68,22 @@ def choose(
     prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, RenderingWay], Ids | None]
 ) -> RenderingChoice:
     """The way that explains most of what is known, the plainest first; of equals the nearer one. `render` returns None
-    where the template refuses."""
+    where the template refuses.
+
+    Servers word tools in many ways. Where no way explains most prompts, those without tools are asked alone: each of
+    the others is refused by its own count.
+    """
+    choice = _choose(prompts, render)
+    without_tools = [prompt for prompt in prompts if not prompt.tools]
+    if choice.wrong is None or len(without_tools) in (0, len(prompts)):
+        return choice
+    plain = _choose(without_tools, render)
+    return choice if plain.wrong is not None else plain._replace(prompts=len(prompts))
+
+
+def _choose(
+    prompts: Sequence[KnownPrompt], render: Callable[[KnownPrompt, RenderingWay], Ids | None]
+) -> RenderingChoice:
     if not prompts:
         return RenderingChoice(AS_IS, 0, 0, None)
     candidates: list[tuple[int, int, int, RenderingWay]] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Checkpoint:
     step: int = 0  # optimiser steps done
     seconds: float = 0.0  # spent training, over all processes
     history: list[dict[str, float]] = field(default_factory=list)  # the step events
+    rate_share: float = 1.0  # of the preset's rate: less where the first step at it went too far
     adapter: State = field(default_factory=dict)
     good: State = field(default_factory=dict)  # the last adapter whose drift was measured and within the bound
     optimiser: State = field(default_factory=dict)
@@ -42,9 +43,9 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     tensors = {f"{part}:{name}": array for part in TENSORS for name, array in getattr(checkpoint, part).items()}
     counters = {
         name: value
-        for name, value in asdict(Checkpoint(checkpoint.fingerprint, checkpoint.step, checkpoint.seconds)).items()
+        for name, value in asdict(replace(checkpoint, adapter={}, good={}, optimiser={}, pushed={})).items()
         if name not in TENSORS
-    } | {"history": checkpoint.history}
+    }
     temporary = folder / ".state.tmp"
     save_file(tensors, temporary, metadata={"counters": json.dumps(counters)})
     with temporary.open("rb") as file:

@@ -111,6 +111,12 @@ def train(
             batch = _update_pairs(policy, batch, preset)
         sums = _gradient(policy, batch, loss, step, progress, objective=objectives.of(preset))
         # The forward pass just measured how far the steps before this one have drifted.
+        if step == 1 and sums["kl_old"] > preset.drift_bound:
+            halved = _halve_first_step(policy, teaching, current, preset.drift_bound, progress)
+            if halved is not None:
+                current, _ = halved
+                policy.restore(current.optimiser)  # and no gradient of where the whole step led
+                sums = _gradient(policy, batch, loss, step, progress, objective=objectives.of(preset))
         if sums["kl_old"] > preset.drift_bound:
             moved = f"{sums['kl_old']:.3f} nats a token"
             early_reason = (
@@ -122,7 +128,7 @@ def train(
         if credited and sums["kl_old"] > preset.drift_credited:
             break
         good = policy.adapter()
-        rate = preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
+        rate = current.rate_share * preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
         norm = policy.step(rate, preset.max_grad_norm)
         if not np.isfinite(norm):
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")
@@ -142,7 +148,7 @@ def train(
         progress.event("step", step=step + 1, steps=len(plan), **line, rate=rate, eta_s=round(eta, 1))
         stop.check()
 
-    drift, current, early_reason = _last_drift(policy, teaching, current, early_reason, preset.drift_bound)
+    drift, current, early_reason = _last_drift(policy, teaching, current, early_reason, preset.drift_bound, progress)
     if early_reason:
         progress.warning(f"{early_reason}: the last good step, {current.step} of {len(plan)}, is kept.")
     if current.step == 0:
@@ -194,6 +200,29 @@ def _resume(
             return found
     start = policy.adapter()
     return Checkpoint(fingerprint, adapter=start, good=start, pushed=pushed)
+
+
+def _halve_first_step(
+    policy: Policy, teaching: Sequence[Lesson], current: Checkpoint, bound: float, progress: Progress
+) -> tuple[Checkpoint, Drift] | None:
+    """Half of a first step that moved the policy further than `bound`; the steps after it are as much shorter. None
+    where half is too far as well or the run goes by token, for a runaway is not brought back. None too where the policy
+    takes no adapter from outside.
+
+    AdamW's step is proportional to its rate. So half of the way is what half of the rate would have done, and costs a
+    look at the probe instead of a gradient and the run's second try.
+    """
+    if goes_by_token(teaching) or not policy.interpolates:
+        return None
+    end, whole = policy.adapter(), measure_drift(policy, teaching)
+    policy.wear(_between(current.good, end, 0.5))
+    drift = measure_drift(policy, teaching)
+    if drift.moved > bound:
+        policy.wear(end)
+        return None
+    reason = f"the whole of it moved {whole.moved:.3f} nats a token, and {bound:g} is the drift bound"
+    progress.choice("first_step", 0.5, f"{reason}; half of it moved {drift.moved:.3f}")
+    return replace(current, adapter=policy.adapter(), rate_share=0.5), drift
 
 
 def _go_back(
@@ -276,10 +305,19 @@ def _update_pairs(policy: Policy, batch: Sequence[Lesson], preset: Preset) -> li
 
 
 def _last_drift(
-    policy: Policy, teaching: Sequence[Lesson], current: Checkpoint, early_reason: str | None, bound: float
+    policy: Policy,
+    teaching: Sequence[Lesson],
+    current: Checkpoint,
+    early_reason: str | None,
+    bound: float,
+    progress: Progress,
 ) -> tuple[Drift, Checkpoint, str | None]:
     """Measure the last step, which nothing has measured yet, and go back to the one before where it went too far."""
     drift = measure_drift(policy, teaching)
+    if early_reason is None and drift.moved > bound and current.step == 1:
+        halved = _halve_first_step(policy, teaching, current, bound, progress)
+        if halved is not None:
+            current, drift = halved
     if early_reason is None and drift.moved > bound:
         moved = f"{drift.moved:.3f} nats a token"
         early_reason = f"the last step undone, as it had moved the model further than the drift bound ({moved})"

@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from config.settings import load
 from proxy.cli.doctor.checks import examine, gather
 from proxy.core.address_file import ADDRESS_FILE
+from proxy.core.errors import BackendDown
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.listening import Listening
@@ -24,7 +25,7 @@ from scripts.fakes.lmstudio import FakeLMStudio
 from scripts.fakes.mlx import FakeMlx
 from scripts.fakes.ollama import FakeOllama
 from scripts.fakes.sglang import FakeSGLang
-from scripts.harness.in_process import Proxy
+from scripts.harness.in_process import Proxy, proxy_before
 from scripts.models import tiny
 from tests.harness.llamacpp import PRESETS
 from tests.harness.ollama import NEW, OLD
@@ -132,6 +133,26 @@ async def test_a_model_that_cannot_learn_there_spends_no_rating(refused: tuple[P
     settings = load({"home": proxy.home}, environ={}).settings
     checks = {check.name: check for check in examine(await asyncio.to_thread(gather, settings))}
     assert checks["adapters"].state == "problem" and checks["adapters"].line.startswith(sentence)
+
+
+async def test_the_builtin_server_does_not_start_with_such_a_model_and_spends_no_rating(tmp_path: Path) -> None:
+    """It runs no states of linear attention. What was rated before, with another model, stays fresh."""
+    server = FakeBackend()
+    await server.start()
+    proxy = Proxy(tmp_path / "home", server, FakeLauncher())
+    await proxy.start()
+    await rated(proxy, 3)
+    await proxy.stop()
+    weights = str(tiny.make("qwen3_5_text", tmp_path / "weights"))
+    refused = proxy_before(proxy.home, backend__kind="builtin", backend__url=None, train__weights=weights)
+    with pytest.raises(BackendDown, match="runs models with attention layers only, and this one has linear_attention"):
+        await refused.start()
+    await refused.store.close()
+    await proxy.start()
+    status = await proxy.get("/rl/status")
+    assert status["ratings"]["fresh"] == 3 and status["last_run"] is None
+    await proxy.stop()
+    await server.stop()
 
 
 async def test_a_version_that_cannot_be_converted_gives_its_ratings_back(

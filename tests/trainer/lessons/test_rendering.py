@@ -144,6 +144,20 @@ def test_what_no_way_explains_trains_nothing(weights: Template, tmp_path: Path, 
     assert template.question("Who?") and template.choice.way == AS_IS, "the gate asks its questions all the same"
 
 
+def test_tools_that_are_worded_otherwise_refuse_no_prompt_without_tools(weights: Template, tmp_path: Path) -> None:
+    """An older Ollama writes a tool as compact JSON. Half of an agent's requests have tools, or more."""
+    plain = [line("other tool wording", chat, served=False) for chat in (TALK, TALK[:1])]
+    with_tools = [line("other tool wording", chat, served=False, tools=TOOLS) for chat in (TALK, TALK[:1], TALK)]
+    template = chosen(weights, [*plain, *with_tools], tmp_path)
+    assert (template.choice.way, template.choice.wrong) == (RenderingWay("none"), None)
+    assert (template.choice.prompts, template.choice.explained) == (5, 2)
+    for one in plain:
+        assert parse(one, "rt-1", template, max_seq_len=1000).prompt_by == "template"
+    for one in with_tools:
+        with pytest.raises(BadLine, match=r"the server read \d+ tokens where the weights' chat template makes \d+"):
+            parse(one, "rt-1", template, max_seq_len=1000)
+
+
 def test_a_prompt_that_was_cut_is_refused_alone_and_with_both_numbers(weights: Template, tmp_path: Path) -> None:
     cut = line("no default system text", served=False) | {"prompt_tokens": 11}
     lines = [line("no default system text", served=False), line("no default system text", TALK[:1], served=False), cut]
