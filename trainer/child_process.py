@@ -22,7 +22,7 @@ from trainer.limits import ProcessLimits, limited
 _LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
 ROOT = Path(__file__).resolve().parent.parent  # where `-m trainer` is found, installed or not
 PYTHON = (sys.executable, "-P")  # nothing is imported from the folder that rlproxy was started in
-AWAITED_NICE = 10  # of what a request or the next run waits for: it must end on a busy machine, too
+AWAITED_NICE = 5  # of what a request or the next run waits for: it gets a quarter of a busy machine, not a tenth
 PRIVATE = 0o077  # umask: a run folder and its log are for its owner only
 UNBOUNDED = ProcessLimits(file_bytes=0)  # a fused model may be as large as models are
 LINE = 2**20  # bytes of one event; asyncio's default of 64 KiB is short for an `end` with many samples
