@@ -18,7 +18,8 @@ from proxy.core.version_names import version_in_words
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import LiveVersion
 from store.errors import StoreError
-from store.records import BASE, Pointer
+from store.line_records import Pointer
+from store.records import BASE
 from store.store import Store
 
 log = structlog.get_logger()

@@ -27,7 +27,8 @@ from proxy.core.version_names import version_first, version_in_words
 from proxy.versions.admission import Admission
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
-from store.records import BASE, Adapter, Pointer
+from store.line_records import Pointer
+from store.records import BASE, Adapter
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 

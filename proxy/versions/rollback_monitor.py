@@ -24,7 +24,8 @@ from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.sequential_test import NEW, Comparison, compare
 from store.errors import StoreError
 from store.learning.versions import RATED_BEFORE
-from store.records import BASE, Pointer
+from store.line_records import Pointer
+from store.records import BASE
 from store.store import Store
 
 log = structlog.get_logger()

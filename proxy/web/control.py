@@ -49,7 +49,8 @@ from store.copies import export
 from store.copies.export import Filter
 from store.copies.read_only import ReadOnlyStore
 from store.errors import StoreError
-from store.records import BASE, Adapter, Completion, Pointer
+from store.line_records import Pointer
+from store.records import BASE, Adapter, Completion
 from store.store import Store
 
 log = structlog.get_logger()

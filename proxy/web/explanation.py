@@ -24,7 +24,8 @@ from proxy.web.openapi.explanation import (
     MadeVersion,
     PushBody,
 )
-from store.records import Adapter, Completion, Pointer, Rating, Run
+from store.line_records import Pointer
+from store.records import Adapter, Completion, Rating, Run
 from store.store import Store
 from trainer.launch import Seal, SealError
 

@@ -22,7 +22,8 @@ from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
 from store.copies.read_only import ReadOnlyStore
-from store.records import BASE, Adapter, CompletionSummary, Pointer, Rating
+from store.line_records import Pointer
+from store.records import BASE, Adapter, CompletionSummary, Rating
 from store.store import Store
 
 OFFERED: Final = ("promote", "rollback")
