@@ -22,6 +22,7 @@ from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion,
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.file.part import StorePart
 from store.file.reader import Reader
+from store.line_records import COMMON
 from store.records import (
     Candidate,
     Completion,
@@ -320,7 +321,7 @@ class CompletionStore(StorePart):
         """Nobody saw these as answers: side turns, by that rule."""
         await self._writer.submit(lambda db: pass_over(db, ids, rule))
 
-    async def exact_unrated(self, *, version: int, line: str, limit: int) -> list[Completion]:
+    async def exact_unrated(self, *, version: int, limit: int, line: str = COMMON) -> list[Completion]:
         """The newest that a run may calibrate on: main turns of that version in that line, exact, with no rating."""
         # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
         return await select(

@@ -143,8 +143,7 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
     if another_is_open(db):
         return None
     rows = db.execute(_MEMBERS, (requirements.line,)).fetchall()
-    others = [row["version"] for row in db.execute(line_reach.OTHERS, (requirements.line,))]
-    oldest = line_reach.reach(requirements.live, requirements.max_version_gap, others).oldest
+    near = line_reach.of_line(db, requirements.line, requirements.live, requirements.max_version_gap)
     groups, out, _ = sort_out(rows, size=requirements.size, timeout_s=requirements.timeout_s, now=time.time())
     closed = [group for group in groups if group.closed]
     if sum(len(group.members) for group in closed) < requirements.min_total:
@@ -152,7 +151,7 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
     claimed: list[Group] = []
     for group in closed:
         reason: LeftOutReason | None = None
-        if group.oldest < oldest:
+        if group.oldest < near.oldest:
             reason = "stale"
         elif not group.varies:
             reason = "no-variance"
@@ -182,7 +181,7 @@ class EpisodeGroupStore(StorePart):
         groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
         closed = [g for g in groups if g.closed and g.oldest >= near.oldest]
         skipped = await self._reader.rows(
-            """SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL AND +line = ?
+            """SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL AND line = ?
             GROUP BY left_out""",
             (line,),
         )

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from store.file.reader import Reader
 
-OTHERS: Final = "SELECT version FROM adapters WHERE line <> ?"
+# Of versions of the line itself there may be many, and none of them is looked at.
+_OTHERS: Final = """SELECT version FROM adapters WHERE line < :line
+UNION ALL SELECT version FROM adapters WHERE line > :line"""
 
 
 class Reach(NamedTuple):
@@ -44,8 +46,8 @@ def _last(live: int, gap: int, others: Collection[int], step: int) -> int:
 
 
 def of_line(db: sqlite3.Connection, line: str, live: int, gap: int) -> Reach:
-    return reach(live, gap, {row["version"] for row in db.execute(OTHERS, (line,))})
+    return reach(live, gap, {row["version"] for row in db.execute(_OTHERS, {"line": line})})
 
 
 async def load(reader: Reader, line: str, live: int, gap: int) -> Reach:
-    return reach(live, gap, {row["version"] for row in await reader.rows(OTHERS, (line,))})
+    return reach(live, gap, {row["version"] for row in await reader.rows(_OTHERS, {"line": line})})

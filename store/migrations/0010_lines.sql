@@ -16,9 +16,12 @@ CREATE TABLE lines (
 ALTER TABLE completions ADD COLUMN line TEXT NOT NULL DEFAULT 'common';
 CREATE INDEX completions_line ON completions (line) WHERE line <> 'common';
 ALTER TABLE episodes ADD COLUMN line TEXT NOT NULL DEFAULT 'common';
+DROP INDEX episodes_left_out;
+CREATE INDEX episodes_left_out ON episodes (line, left_out) WHERE left_out IS NOT NULL;
 ALTER TABLE runs ADD COLUMN line TEXT NOT NULL DEFAULT 'common';
 CREATE INDEX runs_line ON runs (line);
 ALTER TABLE adapters ADD COLUMN line TEXT NOT NULL DEFAULT 'common';
+CREATE INDEX adapters_line ON adapters (line);
 ALTER TABLE experiments ADD COLUMN line TEXT NOT NULL DEFAULT 'common';
 -- NULL: it may use every line. Another key only its own.
 ALTER TABLE keys ADD COLUMN line TEXT;

@@ -17,8 +17,11 @@ CREATE TRIGGER lines_change AFTER INSERT OR UPDATE ON lines FOR EACH STATEMENT E
 ALTER TABLE completions ADD COLUMN line text COLLATE "C" NOT NULL DEFAULT 'common';
 CREATE INDEX completions_line ON completions (line) WHERE line <> 'common';
 ALTER TABLE episodes ADD COLUMN line text COLLATE "C" NOT NULL DEFAULT 'common';
+DROP INDEX episodes_left_out;
+CREATE INDEX episodes_left_out ON episodes (line, left_out) WHERE left_out IS NOT NULL;
 ALTER TABLE runs ADD COLUMN line text COLLATE "C" NOT NULL DEFAULT 'common';
 CREATE INDEX runs_line ON runs (line);
 ALTER TABLE adapters ADD COLUMN line text COLLATE "C" NOT NULL DEFAULT 'common';
+CREATE INDEX adapters_line ON adapters (line);
 ALTER TABLE experiments ADD COLUMN line text COLLATE "C" NOT NULL DEFAULT 'common';
 ALTER TABLE keys ADD COLUMN line text COLLATE "C";
