@@ -50,7 +50,8 @@ class CountTokens:
         content, parsed = await off_loop(heavy, parse_request, raw, bodies, prefix, MESSAGES)
         async with self._parts.admission.through():
             await self._parts.backend.ready()
-            lease = await self._parts.live_version.acquire(self._parts.live_version.parse_name(parsed.model))
+            name = self._parts.live_version.parse_name(parsed.model)
+            lease = await self._parts.live_version.acquire(name, line=name.line or COMMON)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
                     return await self._answer(request, content.raw, content.parsed, parsed, address, heavy)

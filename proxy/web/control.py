@@ -157,7 +157,7 @@ class Control:
         return json_response(WholeCompletion(**completion_json(completion), prompt=prompt, signals=signals))
 
     async def adapters(self, request: web.Request) -> web.Response:
-        pointer = self._live_version.pointer
+        pointer = self._live_version.pointer_of()
         data = [adapter_json(a, pointer) for a in await self._store.versions.all()]
         return json_response(AdaptersBody(data=data, live=pointer.live))
 
@@ -167,7 +167,7 @@ class Control:
         adapter = await self._store.versions.get(number)
         if adapter is None:
             raise NotFound(f"There is no version {version}.", param="version")
-        return json_response(await whole_adapter(self._store, adapter, self._live_version.pointer))
+        return json_response(await whole_adapter(self._store, adapter, self._live_version.pointer_of()))
 
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))

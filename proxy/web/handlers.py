@@ -70,10 +70,10 @@ class Handlers:
         # what people and programs say of answers
         self.feedback, self.open_webui, self.webhooks = channels.feedback, channels.open_webui, channels.webhooks
         self.links = Links(store, channels.webhooks.answer_shown, is_matrix_on=services.settings.webhooks.matrix.is_on)
-        self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version)
+        self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version, training.lines)
         # people look, and decide
         self.control = Control(services, training, status, is_still_allowed)
-        self.explanations = Explanations(store, lambda: training.live_version.pointer)
+        self.explanations = Explanations(store, lambda: training.live_version.pointer_of())
         self.keys = KeyRoutes(services.keys)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)

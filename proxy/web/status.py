@@ -53,7 +53,7 @@ class StatusReport:
             await self._preconditions.fresh()
         )  # after the runs: one that is shown as ended has given its ratings back
         needed, _ = await self._preconditions.ratings_threshold()
-        due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._supervisor.state.run
+        due, pointer, run = await self._preconditions.due(), self._live_version.pointer_of(), self._supervisor.state.run
         live = await self._store.versions.get(pointer.live)
         return {
             "model": self._live_version.model,

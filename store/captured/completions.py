@@ -333,14 +333,14 @@ class CompletionStore(StorePart):
         )
 
     async def newest_turns(self, limit: int, *, foreign: bool, has_pictures: bool = False) -> list[Completion]:
-        """The newest that a run might take, rated or not: main turns, and what was rated. Among the last thousand.
+        """The newest of the common line that a run might take, rated or not: main turns, and what was rated. Among the last thousand.
         `has_pictures`: also such prompts, each with its pictures."""
         return await select(
             self._reader,
             f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
             AND (c.images = 0 OR ?) AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
             AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
-            AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
+            AND +c.line = 'common' AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
             [has_pictures, foreign, limit],
         )
 

@@ -64,7 +64,7 @@ class ComparePage:
             picked=_find_pick(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.is_deleted)],
             left=_version(query.get("left"), self._live_version.live),
-            right=_version(query.get("right"), self._live_version.pointer.previous),
+            right=_version(query.get("right"), self._live_version.pointer_of().previous),
             prompt=query.get("prompt", ""),
         )
 

@@ -85,7 +85,7 @@ class VersionsPage:
         return await self.lineage(request)
 
     async def _all(self) -> dict[str, Any]:
-        pointer = self._live_version.pointer
+        pointer = self._live_version.pointer_of()
         values = await lineage_values(self._store, pointer, [pointer.live])
         adapters = [node.adapter for node in reversed(values["nodes"])]
         return values | {
@@ -115,7 +115,7 @@ class VersionsPage:
             samples=samples,
             changes=changes_body(adapter),
             pairs=[pair_body(pair) for pair in await shown_pairs(self._store, adapter.version)],
-            pointer=self._live_version.pointer,
+            pointer=self._live_version.pointer_of(),
         )
 
 
