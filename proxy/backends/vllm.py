@@ -184,9 +184,9 @@ class VLLM(OpenAICompatible):
         if places is None or places >= adapters_for(lines):
             return None
         return (
-            f"vLLM at {self.url} keeps {places} adapters, and {lines} lines need {adapters_for(lines)}: each its live and "
-            f"its previous version, and one on its way. Start it with --max-cpu-loras {adapters_for(lines)} and "
-            f"--max-loras {lines}."
+            f"vLLM at {self.url} keeps {places} adapters, and {lines} lines need {adapters_for(lines)}: each its live "
+            "and its previous version, and one on its way. Start it with --max-cpu-loras "
+            f"{adapters_for(lines)} --max-loras {lines}."
         )
 
     async def free(self) -> None:

@@ -25,6 +25,7 @@ from proxy.core.json_edit import DEEPEST, is_deeper
 from proxy.feedback.reward_function import RewardFunction
 from store import errors
 from store.learning.episodes import Episode, NewEpisode, NewReward, RewardResult, Split
+from store.line_records import COMMON
 from store.store import Store
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")  # stands in a path
@@ -70,16 +71,15 @@ class Episodes:
         self, key: str, session: str | None, live: int | None, *, begins: bool, line: str = COMMON
     ) -> Pin | None:
         """The record of this session, and with it the version that its requests get; None where it is not an episode.
-        `line`: of a new one. `live` None: nothing is to be pinned. `begins`: whether this request may be the first one of an episode.
+        `line`: of a new one. `live` None: nothing is to be pinned. `begins`: whether this request may be the first one
+        of an episode.
 
         Raises Gone after the episode's end.
         """
         if session is None:
             return None
         try:
-            pin = self._pins.get((key, session)) or await self._look(
-                key, session, live if begins else None, line
-            )
+            pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None, line)
         except errors.StoreAway:  # whether it is one is not known now; the request is answered all the same
             return None
         if pin.ended:
@@ -126,8 +126,8 @@ class Episodes:
     async def open(
         self, key: str, body: Mapping[str, Any], live: int | None, user: str | None = None, line: str = COMMON
     ) -> tuple[Episode, bool]:
-        """The episode, and whether it is new. `live`: of its line; `user`: whom a server before us names. Raises BadRequest, Conflict,
-        TooMany."""
+        """The episode, and whether it is new. `live`: of its line; `user`: whom a server before us names. Raises
+        BadRequest, Conflict, TooMany."""
         _only(body, {"id", "task", "group", "group_size", "split", "meta"})
         id = body.get("id") if body.get("id") is not None else f"ep-{uuid4().hex[:20]}"
         if not isinstance(id, str) or not ID.fullmatch(id):

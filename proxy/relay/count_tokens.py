@@ -29,6 +29,7 @@ from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
 from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
+from store.line_records import COMMON
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _PROMPT_MEMBERS: Final = ("messages", "tools", "chat_template_kwargs")

@@ -71,7 +71,8 @@ class AdminActs:
         self, act: str, actor: str, version: int | None = None, *, tune: bool = False, line: str | None = None
     ) -> ActResult:
         """Act to the end, also where the client hangs up first. `version`: for `promote`, and where a rollback is to
-        go. `tune`: for `train`. `line`: None is the version's own, else the common one. Raises ProxyError, NotFound for another act."""
+        go. `tune`: for `train`. `line`: None is the version's own, else the common one. Raises ProxyError, NotFound
+        for another act."""
         task = self._tasks.spawn(f"act-{act}", self._outcome(act, actor, version, tune, line))
         try:
             outcome: ActResult | ProxyError = await asyncio.shield(task)

@@ -22,8 +22,8 @@ from proxy.training.served_prompts import ServedPrompts
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
-from store.learning.episode_groups import EpisodeRequirements
 from store.file.meta import of_line
+from store.learning.episode_groups import EpisodeRequirements
 from store.learning.runs import BASELINE, EPISODE_BASELINE
 from store.learning.samples import SampleRequirements
 from store.line_records import COMMON
@@ -59,7 +59,8 @@ class Claims:
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
     async def claim(self, *, min_total: int, rebuilds: bool, line: str = COMMON) -> Run | None:
-        """Make a run of the fresh ratings of a line; None where there are fewer than `min_total`, or another run is open."""
+        """Make a run of the fresh ratings of a line; None where there are fewer than `min_total`, or another run is
+        open."""
         if self.prepare is not None:
             await self.prepare()
         train = self._settings.train
@@ -215,5 +216,7 @@ class Claims:
 def _version_gap(run: Run, lines: Sequence[Mapping[str, Any]], setting: int) -> int:
     """The gap that the trainer allows, in version numbers: those of a line have gaps where other lines have versions.
     Which samples are too old was decided as they were claimed; those that only the gate sees again do not count."""
-    ages = [run.parent - line["version"] for line in lines if line["split"] != "held" and line["version"] is not None]
+    ages: list[int] = [
+        run.parent - line["version"] for line in lines if line["split"] != "held" and line["version"] is not None
+    ]
     return max([setting, *ages])

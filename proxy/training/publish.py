@@ -78,9 +78,7 @@ class Publisher:
         except (AdapterError, KeyError) as error:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", result)
             return None
-        adapter = Adapter(
-            run.version, run.parent, run.id, run.model, str(path), time.time(), manifest, line=run.line
-        )
+        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest, line=run.line)
         if self._cloud_student and not run.retrains:
             await self._cloud_student.publishes(run.version)
         waits = None if self._cloud_student or run.retrains else await self._overtaken(adapter)
@@ -130,9 +128,7 @@ class Publisher:
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
             try:
-                await self._live_version.to(
-                    version, reason, "rlproxy", instead_of=adapter.parent, line=adapter.line
-                )
+                await self._live_version.to(version, reason, "rlproxy", instead_of=adapter.parent, line=adapter.line)
                 self._metrics.swaps.inc()
                 return
             except Overtaken:  # while it waited for the backend, for the next try or for its turn

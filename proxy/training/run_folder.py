@@ -153,8 +153,8 @@ def write(
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
     it is None; `choices` are said with the run's own. `neutral` are the gate's questions, in these `languages`, as the
-    server renders them. `version_gap`: in place of train.max_version_gap. `comparison` is the noise that was seen as the server was compared with the weights. What
-    people said is written under `seal`. Raises OSError (disk full).
+    server renders them. `version_gap`: in place of train.max_version_gap. `comparison` is the noise that was seen as
+    the server was compared with the weights. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)

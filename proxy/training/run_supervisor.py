@@ -101,8 +101,8 @@ class RunSupervisor:
         self._wake.set()
 
     async def train(self, *, tune: bool = False, line: str = COMMON) -> RunDecision:
-        """Start as soon as a run of the line can, whatever the threshold. `tune`: it looks for its learning rate first. Raises
-        Conflict where it cannot, with the reason."""
+        """Start as soon as a run of the line can, whatever the threshold. `tune`: it looks for its learning rate
+        first. Raises Conflict where it cannot, with the reason."""
         if self.state.run is not None:
             raise Conflict(f"Run {self.state.run.id} is under way already.")
         if tune and (rate := self._settings.train.overrides.get("learning_rate")) is not None:

@@ -126,9 +126,7 @@ class Lines:
 
     # Begin and end
 
-    async def create(
-        self, name: str, origin: str, users: Collection[str], agents: Collection[str], actor: str
-    ) -> Line:
+    async def create(self, name: str, origin: str, users: Collection[str], agents: Collection[str], actor: str) -> Line:
         """`origin`: `common`, `base`, `vN`, or another line. Raises BadRequest, Conflict, NotFound, Unsupported."""
         check_line_name(name, self._live_version.model)
         if name in self._lines:

@@ -3,7 +3,8 @@
 Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up request, and
 read ahead what runs now. Then move the pointer (one row, one transaction), and unload what nobody uses. The previous
 version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost. Not here: how a
-version came to be (run_supervisor), which line a request is of (lines), how a server loads it (backends), what it is first asked (warm_up).
+version came to be (run_supervisor), which line a request is of (lines), how a server loads it (backends), what it is
+first asked (warm_up).
 """
 
 from __future__ import annotations
@@ -428,8 +429,8 @@ class LiveVersion:
         spare = self._loaded - {BASE, *(pointer.live for pointer in self._pointers.values())}
         if not spare:
             raise Unsupported(
-                f"The backend holds {places} models at once and a swap needs {PLACES + len(self._pointers)}; raise that "
-                "number there."
+                f"The backend holds {places} models at once and a swap needs {PLACES + len(self._pointers)}; "
+                "raise that number there."
             )
         version = min(spare, key=lambda v: (v in self._versions_to_keep(), self._in_use[v]))
         try:

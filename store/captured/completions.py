@@ -40,8 +40,8 @@ FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN reque
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 SIZES = "SELECT length(m.body) AS size FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash "
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
-c.version, c.line, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.images, c.redacted,
-c.prompt_hash, c.reply_hash,
+c.version, c.line, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.images,
+c.redacted, c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
 NULL AS logprobs, NULL AS unconstrained_logprobs, NULL AS pieces, NULL AS logprobs_of
@@ -333,8 +333,8 @@ class CompletionStore(StorePart):
         )
 
     async def newest_turns(self, limit: int, *, foreign: bool, has_pictures: bool = False) -> list[Completion]:
-        """The newest of the common line that a run might take, rated or not: main turns, and what was rated. Among the last thousand.
-        `has_pictures`: also such prompts, each with its pictures."""
+        """The newest of the common line that a run might take, rated or not: main turns, and what was rated. Among the
+        last thousand. `has_pictures`: also such prompts, each with its pictures."""
         return await select(
             self._reader,
             f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'

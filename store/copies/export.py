@@ -39,7 +39,8 @@ class Filter:
     def conditions(self) -> tuple[str, list[Any]]:
         parts = [
             ("c.session = ?", self.session), ("c.user = ?", self.user), ("c.version = ?", self.version),
-            ("c.line = ?", self.line), ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since), ("c.created_at < ?", self.until),
+            ("c.line = ?", self.line), ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since),
+            ("c.created_at < ?", self.until),
         ]  # fmt: skip
         conditions = [(sql, value) for sql, value in parts if value is not None]
         rated = [completions.RATED] if self.rated else []

@@ -85,9 +85,7 @@ def _experiment(row: sqlite3.Row) -> Experiment:
 
 
 class ExperimentStore(StorePart):
-    async def start(
-        self, version: int, against: int, share: float, actor: str, line: str = COMMON
-    ) -> Experiment:
+    async def start(self, version: int, against: int, share: float, actor: str, line: str = COMMON) -> Experiment:
         """Raises ExperimentRuns where one runs already."""
         return await self._writer.submit(lambda db: start(db, version, against, share, actor, line))
 

@@ -16,9 +16,9 @@ from store.captured.rows import to_json, to_line, to_pointer
 from store.errors import NameTaken, UnknownLine
 from store.file import driver, meta
 from store.file.part import StorePart
-from store.line_records import COMMON, Line, LineCounts, Pointer
 from store.learning.episode_groups import WAITING as EPISODES_WAITING
 from store.learning.samples import UNUSED
+from store.line_records import COMMON, Line, LineCounts, Pointer
 
 _COUNTS: Final = """SELECT c.line, count(*) AS completions, total((SELECT count(*) FROM ratings r
 WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) AS ratings
@@ -95,13 +95,15 @@ class LineStore(StorePart):
 
     async def with_samples(self, *, foreign: bool) -> set[str]:
         """Lines that have a rating or an episode that no run has taken, however old."""
-        rated = await self._reader.rows(f"SELECT DISTINCT c.line {UNUSED}", {"foreign": foreign})  # noqa: S608  a constant
+        rated = await self._reader.rows(f"SELECT DISTINCT c.line {UNUSED}", {"foreign": foreign})
         waiting = await self._reader.rows(f"SELECT DISTINCT e.line FROM episodes e WHERE {EPISODES_WAITING}")  # noqa: S608
         return {row["line"] for row in (*rated, *waiting)}
 
     async def last_runs(self) -> dict[str, int]:
         """The newest run of each line that had one."""
-        rows = await self._reader.rows("SELECT u.line, max(u.id) AS id FROM runs u WHERE u.retrains = 0 GROUP BY u.line")
+        rows = await self._reader.rows(
+            "SELECT u.line, max(u.id) AS id FROM runs u WHERE u.retrains = 0 GROUP BY u.line"
+        )
         return {row["line"]: row["id"] for row in rows}
 
     async def create(self, new: Line, actor: str) -> None:

@@ -74,7 +74,8 @@ class OpinionStore(StorePart):
         version_only: bool = False,
         line: str = COMMON,
     ) -> list[Vote]:
-        """One whole vote for each rated main turn of that version in that line, oldest first; none where the raters cancel out.
+        """One whole vote for each rated main turn of that version in that line, oldest first; none where the raters
+        cancel out.
 
         `share` bounds each rater. `version_only`: only this version's ratings are weighed, so its only rater is heard.
         """
@@ -95,11 +96,9 @@ class OpinionStore(StorePart):
             candidates = await asyncio.to_thread(within, candidates, share, company)
         return _whole(candidates, first)
 
-    async def moments(
-        self, share: float = 1.0, raters: Mapping[str, float] = NOBODY, line: str = COMMON
-    ) -> Moments:
-        """Figures of all live ratings of a line. A rater above the share counts for as much as the share allows beside all
-        others."""
+    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY, line: str = COMMON) -> Moments:
+        """Figures of all live ratings of a line. A rater above the share counts for as much as the share allows beside
+        all others."""
         rows = await self._reader.rows(
             """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
             total(value * value * weight) AS squares

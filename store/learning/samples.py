@@ -2,11 +2,11 @@
 
 A rating is fresh while it is live and its completion has a reply of one of our versions. No run has it, or the one that
 it repeats. Replies of a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and
-by no other. A run takes ratings of its line. Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all
-their fresh ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template
-to be rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
-trains, nor does a liked one that a check of the user's own has flagged. Not here: what becomes of a run (`runs`), how
-much of it one rater may be (`rater_quota`).
+by no other. A run takes ratings of its line. Runs that were rejected, empty or failed have given theirs back. A run
+takes completions whole, with all their fresh ratings, and no gate is asked about a completion that trained. A
+completion of raw text has no chat template to be rendered with: it trains on its exact ids or not at all. One that saw
+more than its text (`untrainable`) never trains, nor does a liked one that a check of the user's own has flagged. Not
+here: what becomes of a run (`runs`), how much of it one rater may be (`rater_quota`).
 """
 
 from __future__ import annotations
@@ -118,9 +118,7 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
         {
             "foreign": requirements.foreign,
             "line": requirements.line,
-            **line_reach.of_line(
-                db, requirements.line, requirements.live, requirements.max_version_gap
-            ).parameters(),
+            **line_reach.of_line(db, requirements.line, requirements.live, requirements.max_version_gap).parameters(),
         },
     ).fetchall()
     return take(db, requirements, rows)
@@ -129,7 +127,9 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
 def take(db: sqlite3.Connection, requirements: SampleRequirements, rows: Sequence[sqlite3.Row]) -> Run | None:
     """Make a run of the first of these rows of `CANDIDATE`, within everybody's share; None where they are too few."""
     share, judge_share, limit = requirements.share, requirements.judge_share, requirements.limit
-    recent_rows = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S, requirements.line)).fetchall()
+    recent_rows = (
+        [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S, requirements.line)).fetchall()
+    )
     recent_totals = _rater_totals(recent_rows, requirements.raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
     bounded = within(_candidates(rows, requirements.raters), share, recent_totals)
@@ -259,7 +259,8 @@ class SampleStore(StorePart):
         judge_share: float = 0.5,
         line: str = COMMON,
     ) -> Fresh:
-        """Ratings that a run of this line could take. `share` bounds each rater, by the weights of their ratings and of `raters`.
+        """Ratings that a run of this line could take. `share` bounds each rater, by the weights of their ratings and
+        of `raters`.
 
         `before_run`: only those that were there when that run took its own. By their order: a clock may be set back.
         """
@@ -345,12 +346,13 @@ class SampleStore(StorePart):
         return await _samples(self._reader, rows)
 
     async def recent_held(self, model: str, limit: int, line: str = COMMON) -> list[RunSample]:
-        """Samples that earlier runs of this model and line held back, nobody took back and no later rating has brought into
-        training since. Not those of another base: their ids are of its tokenizer."""
+        """Samples that earlier runs of this model and line held back, nobody took back and no later rating has brought
+        into training since. Not those of another base: their ids are of its tokenizer."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
             CROSS JOIN ratings r ON r.id = s.rating_id
-            WHERE u.status = 'done' AND u.retrains = 0 AND u.model = ? AND u.line = ? AND s.split = 'held' AND r.live = 1
+            WHERE u.status = 'done' AND u.retrains = 0 AND u.model = ? AND u.line = ?
+            AND s.split = 'held' AND r.live = 1
             AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
                             CROSS JOIN runs v ON v.id = t.run_id
                             WHERE x.completion_id = r.completion_id AND t.split = 'train' AND v.retrains = 0
