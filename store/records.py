@@ -293,6 +293,7 @@ class NewRating:
     scale: Scale = "unit"  # what the value was given as
     human: bool = True  # False: a program's reward or a judge's label, which only training counts
     key: str | None = None  # that rates, where the completion may be another key's
+    line: str | None = None  # of a key that rates answers of one line alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,9 @@ class Relay:
         admins = self.parts.settings.server.chat_admins
         unlisted = tuple(name for name in scope.names if name not in admins)
         model = context.parsed.model or self.parts.backend.served.model
-        command = CommandContext(scope, context.identity, model, unlisted, context.agent)
+        context.version = self.parts.live_version.parse_name(context.parsed.model)
+        context.line = await self._line_of(context)
+        command = CommandContext(scope, context.identity, model, unlisted, context.agent, context.line)
         parsed = replace(
             context.parsed, previous=context.as_sent.previous, messages=lines.messages[: lines.position + 1]
         )

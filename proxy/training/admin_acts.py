@@ -27,6 +27,7 @@ log = structlog.get_logger()
 ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
 CHANGES_POINTER: Final = frozenset({"rollback", "promote"})  # which has a line of its own in the audit log
 BY_LEARNER: Final = frozenset({"train", "cancel"})  # of several relays only the one that learns can
+OF_A_LINE: Final = frozenset({"train", "rollback", "promote", "reset"})
 IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
 
 

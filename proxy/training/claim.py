@@ -203,6 +203,14 @@ class Claims:
         )
         await self._store.meta.set(of_line(TUNE, run.line), False)  # the folder says so from here on
 
+    async def tune(self, line: str) -> None:
+        """The line's next run looks for its learning rate."""
+        await self._store.meta.set(of_line(TUNE, line), True)
+
+    async def reset(self, line: str) -> None:
+        """The line's next run begins with a baseline of 0."""
+        await self._store.meta.set(of_line(BASELINE, line), 0.0)
+
     async def note_rate(self, run: Run, rate: float) -> None:
         """A sweep has found this learning rate, whatever becomes of its run."""
         rates = await self._store.meta.get(TUNED, {})
@@ -216,7 +224,6 @@ class Claims:
 def _version_gap(run: Run, lines: Sequence[Mapping[str, Any]], setting: int) -> int:
     """The gap that the trainer allows, in version numbers: those of a line have gaps where other lines have versions.
     Which samples are too old was decided as they were claimed; those that only the gate sees again do not count."""
-    ages: list[int] = [
-        run.parent - line["version"] for line in lines if line["split"] != "held" and line["version"] is not None
-    ]
+    trained = [line for line in lines if line["split"] != "held" and line["version"] is not None]
+    ages: list[int] = [run.parent - line["version"] for line in trained]
     return max([setting, *ages])

@@ -20,7 +20,7 @@ import structlog
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.training import run_folder
-from proxy.training.claim import TUNE, Claims
+from proxy.training.claim import Claims
 from proxy.training.cloud_student import StudentModel
 from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
@@ -32,8 +32,6 @@ from proxy.training.unlearning import Unlearning
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.errors import RunEnded
-from store.file.meta import of_line
-from store.learning.runs import BASELINE
 from store.line_records import COMMON
 from store.records import Run
 from trainer.launch import Job, LaunchError, PlaceError
@@ -114,7 +112,7 @@ class RunSupervisor:
         if not due.now:
             raise Conflict(f"No run was started: {due.reason}.")
         if tune:
-            await self._store.meta.set(of_line(TUNE, line), True)
+            await self._claims.tune(line)
         self._requested = line
         self._start_settled.clear()
         self.wake()
@@ -192,7 +190,7 @@ class RunSupervisor:
             await self._live_version.to(0, "reset", actor, line=line)
         if self._cloud_student:
             await self._cloud_student.reset(actor)
-        await self._store.meta.set(of_line(BASELINE, line), 0.0)
+        await self._claims.reset(line)
 
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""

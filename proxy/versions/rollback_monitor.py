@@ -133,9 +133,7 @@ class RollbackMonitor:
             return
         adapter = await self._store.versions.get(live)
         back_to = await self._live_version.way_back(line)
-        if (
-            self._live_version.pointer_of(line) is not pointer
-        ):  # by now another one is live: it is looked at by its own ratings
+        if self._live_version.pointer_of(line) is not pointer:  # another one is: its own ratings are looked at
             self.wake()
             return
         reason = adapter.withdrawn if adapter else None
@@ -162,9 +160,8 @@ class RollbackMonitor:
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return []
-        last_rating = await self._store.meta.get(
-            of_line(RATED_BEFORE, line), EVERY
-        )  # not known of a swap of before it was kept
+        # Not known of a swap of before it was kept.
+        last_rating = await self._store.meta.get(of_line(RATED_BEFORE, line), EVERY)
         share, raters = self._train.max_rater_share, self._train.raters
         rated_old = await self._store.opinions.votes(pointer.previous, share, raters, version_only=True, line=line)
         old = [vote.good for vote in rated_old if vote.seq <= last_rating]
