@@ -23,7 +23,7 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:
     key, text = await keys.create("ann", "rate", "admin")
     assert FORM.fullmatch(text) and key.hash == hashlib.sha256(text.encode()).digest()
     assert (
-        keys.principal(text) == keys.principal(key_in({"authorization": f"bearer  {text}"})) == ("rate", key.id, "ann")
+        keys.principal(text) == keys.principal(key_in({"authorization": f"bearer  {text}"})) == ("rate", key.id, "ann", None)
     )
     with pytest.raises(Conflict, match="named ann already"):
         await keys.create("ann", "use", "admin")
