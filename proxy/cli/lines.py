@@ -52,9 +52,7 @@ def list_lines(home: Home = None, as_json: AsJson = False) -> None:
 
 
 @line_app.command()
-def change(
-    name: Name, user: Users = None, agent: Agents = None, home: Home = None, as_json: AsJson = False
-) -> None:
+def change(name: Name, user: Users = None, agent: Agents = None, home: Home = None, as_json: AsJson = False) -> None:
     """Say anew whose requests a line answers; `--user ''` is nobody's."""
     body: dict[str, Any] = {}
     for member, names in (("users", user), ("agents", agent)):

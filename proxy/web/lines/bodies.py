@@ -44,9 +44,9 @@ class LineWanted(RequestShape):
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
-    start: Annotated[
-        str, Field(alias="from", max_length=40, description="`common`, `base`, `v7` or another line.")
-    ] = "common"
+    start: Annotated[str, Field(alias="from", max_length=40, description="`common`, `base`, `v7` or another line.")] = (
+        "common"
+    )
     users: Annotated[Names, Field(description="Whose requests (`x-rl-user`) it answers.")] = Field(default_factory=list)
     agents: Annotated[Names, Field(description="Likewise, of these agents.")] = Field(default_factory=list)
 

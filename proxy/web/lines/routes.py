@@ -24,9 +24,7 @@ from store.store import Store
 
 
 class LineRoutes:
-    def __init__(
-        self, store: Store, lines: Lines, live_version: LiveVersion, preconditions: Preconditions
-    ) -> None:
+    def __init__(self, store: Store, lines: Lines, live_version: LiveVersion, preconditions: Preconditions) -> None:
         self._store = store
         self._lines = lines
         self._live_version = live_version
