@@ -20,9 +20,12 @@ from store.learning.episode_groups import WAITING as EPISODES_WAITING
 from store.learning.samples import UNUSED
 from store.line_records import COMMON, Line, LineCounts, Pointer
 
-_COUNTS: Final = """SELECT c.line, count(*) AS completions, total((SELECT count(*) FROM ratings r
-WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) AS ratings
-FROM completions c WHERE c.line <> 'common' GROUP BY c.line"""
+# The second condition is what the index is over.
+_OF_LINE: Final = "c.line = n.name AND c.line <> 'common'"
+_COUNTS: Final = f"""SELECT n.name AS line, (SELECT count(*) FROM completions c WHERE {_OF_LINE}) AS completions,
+(SELECT count(*) FROM completions c CROSS JOIN ratings r ON r.completion_id = c.id
+    WHERE {_OF_LINE} AND +r.live = 1 AND +r.human = 1) AS ratings,
+(SELECT count(*) FROM adapters a WHERE a.line = n.name) AS versions FROM lines n"""  # noqa: S608  a constant
 
 
 def create(db: sqlite3.Connection, new: Line, actor: str) -> None:
@@ -83,15 +86,8 @@ class LineStore(StorePart):
 
     async def counts(self) -> dict[str, LineCounts]:
         """Of the lines beside the common one."""
-        versions = await self._reader.rows(
-            "SELECT a.line, count(*) AS count FROM adapters a WHERE a.line <> 'common' GROUP BY a.line"
-        )
-        by_line = {row["line"]: row["count"] for row in versions}
-        counts = {
-            row["line"]: LineCounts(row["completions"], int(row["ratings"]), by_line.get(row["line"], 0))
-            for row in await self._reader.rows(_COUNTS)
-        }
-        return {name: LineCounts(versions=count) for name, count in by_line.items()} | counts
+        rows = await self._reader.rows(_COUNTS)
+        return {row["line"]: LineCounts(row["completions"], row["ratings"], row["versions"]) for row in rows}
 
     async def with_samples(self, *, foreign: bool) -> set[str]:
         """Lines that have a rating or an episode that no run has taken, however old."""
