@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """What a line has by now."""
+    """Numbers of a line by now."""
 
     completions: int = 0
     ratings: int = 0  # live, of people

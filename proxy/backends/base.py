@@ -251,8 +251,8 @@ class Backend(Protocol):
         """
 
     async def lacks_room(self, lines: int) -> str | None:
-        """One sentence on why it cannot answer by the versions of so many lines side by side; None where nothing is
-        known to speak against it. Raises BackendDown."""
+        """One sentence on why it cannot answer by the versions of so many lines at once. None where nothing is known to
+        speak against it. Raises BackendDown."""
 
     async def free(self) -> None:
         """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.

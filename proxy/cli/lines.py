@@ -46,8 +46,9 @@ def list_lines(home: Home = None, as_json: AsJson = False) -> None:
     grid = table_of("line", "answers", "ratings", "versions", "for")
     for line in lines:
         answers = "retired" if line["retired_at"] else _version(line["live"])
-        who = ", ".join([*line["users"], *line["agents"]]) or ("everybody else" if line["created_at"] is None else "")
-        grid.add_row(line["name"], answers, f"{line['fresh']} of {line['needed']}", str(line["versions"]), who)
+        members = ", ".join([*line["users"], *line["agents"]])
+        members = members or ("everybody else" if line["created_at"] is None else "")
+        grid.add_row(line["name"], answers, f"{line['fresh']} of {line['needed']}", str(line["versions"]), members)
     console().print(grid)
 
 
@@ -59,8 +60,8 @@ def change(name: Name, user: Users = None, agent: Agents = None, home: Home = No
         if names is not None:
             body[member] = [each for each in names if each]
     line = client_of(home).call("POST", f"/rl/lines/{quote(name, safe='')}", body)
-    who = ", ".join([*line["users"], *line["agents"]]) or "whoever names it"
-    show(line, as_json, f"the line {name} answers {who}")
+    members = ", ".join([*line["users"], *line["agents"]]) or "whoever names it"
+    show(line, as_json, f"the line {name} answers {members}")
 
 
 @line_app.command()

@@ -94,9 +94,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
         previous = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
         answering = f"{version_in_words(s['live'])} answers{previous}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {answering}", ""))
-    others = [line for line in s.get("lines", ()) if line != s["line"]]
-    if others:
-        rows.append(("line", f"{s['line']}; also {', '.join(others)} (`rlproxy line list`)", ""))
+    if other_lines := [line for line in s.get("lines", ()) if line != s["line"]]:
+        rows.append(("line", f"{s['line']}; also {', '.join(other_lines)} (`rlproxy line list`)", ""))
     if changed := s.get("changed"):
         rows.append(("changed", f"{changed['line']}; `rlproxy adapters v{s['live']}` shows it", ""))
     rows.append(("backend", s["backend"]["state"], ""))

@@ -99,8 +99,8 @@ class RequestContext:
 
     def answered_by(self) -> dict[str, str]:
         """The headers that prove which weights answer."""
-        named = {} if self.line == COMMON else {"x-rl-line": self.line}
-        return {"x-rl-adapter": label(self.lease.version), **named}
+        headers = {"x-rl-adapter": label(self.lease.version)}
+        return headers if self.line == COMMON else {**headers, "x-rl-line": self.line}
 
     @property
     def promised(self) -> int | None:

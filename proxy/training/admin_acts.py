@@ -159,5 +159,5 @@ def _log_outcome(task: asyncio.Task[ActResult | ProxyError]) -> None:
 
 def _live(pointer: Pointer, how: str, line: str) -> ActResult:
     body = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
-    where = "" if line == COMMON else f" in the line {line}"
-    return ActResult(f"{version_in_words(pointer.live)} {how}{where}.", body)
+    place = "" if line == COMMON else f" in the line {line}"
+    return ActResult(f"{version_in_words(pointer.live)} {how}{place}.", body)

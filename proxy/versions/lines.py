@@ -1,8 +1,8 @@
 """Lines: which of them a request is of, and how one begins and ends.
 
 Owns the rule of which line answers, and what a server needs before a home may have another one. A key that is bound to
-a line uses no other. For any other key the first of these counts: the model's name (`MODEL@LINE`), the header
-`x-rl-line`, the user and the agent that a line was made for. Else it is the common line. Not here: the pointer of each
+a line uses no other. For any other key the model's name (`MODEL@LINE`) counts, then the header `x-rl-line`. After
+those come the user and the agent that a line was made for. Else it is the common line. Not here: the pointer of each
 (live_version), names (named_version), rows (store.learning.lines).
 """
 
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 HEADER: Final = "x-rl-line"
 MOST: Final = 1000  # lines of a home: each has its live and its previous version loaded
-_WHO: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_MEMBER: Final = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 
 
 class Lines:
@@ -61,7 +61,7 @@ class Lines:
 
     @property
     def all(self) -> list[Line]:
-        """Those beside the common one, also retired ones."""
+        """Every line beside the common one, also retired ones."""
         return list(self._lines.values())
 
     def names(self, principal: Principal) -> list[str]:
@@ -80,23 +80,23 @@ class Lines:
         agent: str | None = None,
     ) -> str:
         """The line whose version answers, and whose ratings the answer's are. Raises Forbidden, NotFound, Gone."""
-        named = name.line or headers.get(HEADER)
-        if not self._lines and named is None and principal.line is None:
+        wish = name.line or headers.get(HEADER)
+        if not self._lines and wish is None and principal.line is None:
             return COMMON
-        line = self.named(principal, named)
+        line = self.allowed(principal, wish)
         if name.pinned is not None and name.pinned != BASE:
-            return await self._of_version(name.pinned, line if named or principal.line else None, principal)
-        if named or principal.line:
+            return await self._of_version(name.pinned, line if wish or principal.line else None, principal)
+        if wish or principal.line:
             return line
         return self._by_user.get(user or "") or self._by_agent.get(agent or "") or COMMON
 
-    def named(self, principal: Principal, named: str | None) -> str:
+    def allowed(self, principal: Principal, wish: str | None) -> str:
         """The line of a key, or the one that a request names. Raises Forbidden, NotFound, Gone."""
-        if principal.line is not None and named not in (None, principal.line):
+        if principal.line is not None and wish not in (None, principal.line):
             raise Forbidden(
-                f"This key is of the line {principal.line} and cannot use {named}; nothing was asked.", param="line"
+                f"This key is of the line {principal.line} and cannot use {wish}; nothing was asked.", param="line"
             )
-        return self.existing(principal.line or named or COMMON)
+        return self.existing(principal.line or wish or COMMON)
 
     def existing(self, name: str) -> str:
         """Raises NotFound, and Gone where it is retired."""
@@ -113,11 +113,11 @@ class Lines:
     async def _of_version(self, version: int, line: str | None, principal: Principal) -> str:
         """The line of a version that is asked for by its number. Raises Forbidden."""
         adapter = await self._store.versions.get(version)
-        own = COMMON if adapter is None else adapter.line  # one that is not there is refused as it is leased
-        if line is None or own == line or version == self._origin(line):
-            return line or own
+        maker = COMMON if adapter is None else adapter.line  # one that is not there is refused as it is leased
+        if line is None or maker == line or version == self._origin(line):
+            return line or maker
         if principal.line is None:
-            raise BadRequest(f"v{version} is of the line {own}, and the request names {line}.", param="model")
+            raise BadRequest(f"v{version} is of the line {maker}, and the request names {line}.", param="model")
         raise Forbidden(f"v{version} is of another line than this key; nothing was asked.", param="model")
 
     def _origin(self, name: str) -> int | None:
@@ -195,13 +195,13 @@ class Lines:
             raise BadRequest("The common line always is, for whoever no other line is for. Nothing was changed.")
 
     def _check_members(self, name: str, users: Collection[str], agents: Collection[str]) -> None:
-        """Raises BadRequest for what is no name, Conflict where another line has it."""
-        for kind, members, taken in (("user", users, self._by_user), ("agent", agents, self._by_agent)):
+        """Raises BadRequest where one is not a name, Conflict where another line has it."""
+        for kind, members, owners in (("user", users, self._by_user), ("agent", agents, self._by_agent)):
             for member in members:
-                if not _WHO.fullmatch(member):
+                if not _MEMBER.fullmatch(member):
                     raise BadRequest(f"A {kind}'s name has 1 to 200 printable characters. Nothing was changed.")
-                if taken.get(member, name) != name:
-                    raise Conflict(f"The {kind} {member} is of the line {taken[member]}. Nothing was changed.")
+                if owners.get(member, name) != name:
+                    raise Conflict(f"The {kind} {member} is of the line {owners[member]}. Nothing was changed.")
 
     async def _check_room(self) -> None:
         """Raises Unsupported where the server cannot answer by the versions of one more line."""

@@ -3,8 +3,7 @@
 Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up request, and
 read ahead what runs now. Then move the pointer (one row, one transaction), and unload what nobody uses. The previous
 version stays loaded for rollback. Where any step fails, the pointer has not moved and nothing is lost. Not here: how a
-version came to be (run_supervisor), which line a request is of (lines), how a server loads it (backends), what it is
-first asked (warm_up).
+version came to be (run_supervisor), how a server loads it (backends), what it is first asked (warm_up).
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class LiveVersion:
 
     @property
     def live(self) -> int:
-        """Of the common line."""
+        """Version that answers in the common line."""
         return self._pointers[COMMON].live
 
     def live_of(self, line: str = COMMON) -> int:
@@ -150,7 +149,7 @@ class LiveVersion:
                     await self._fall_back(error, line)
 
     async def _stored_pointers(self) -> dict[str, Pointer]:
-        """Of the lines that answer."""
+        """Pointers of the lines that answer."""
         retired = {line.name for line in await self._store.lines.all() if line.retired_at is not None}
         pointers = await self._store.lines.pointers()
         return {line: pointer for line, pointer in pointers.items() if line not in retired}
@@ -299,9 +298,9 @@ class LiveVersion:
             self.problem = None
         took = {"load_s": loaded - began, "warm_up_s": warm - loaded, "switch_s": time.perf_counter() - warm}
         took = {key: round(seconds, 3) for key, seconds in took.items()}
-        named = {} if line == COMMON else {"line": line}
-        log.info("swap", live=version, previous=pointer.previous, reason=reason, **named, **took)
-        self._events.emit("swap", live=version, previous=pointer.previous, reason=reason, **named, **took)
+        of_line = {} if line == COMMON else {"line": line}
+        log.info("swap", live=version, previous=pointer.previous, reason=reason, **of_line, **took)
+        self._events.emit("swap", live=version, previous=pointer.previous, reason=reason, **of_line, **took)
         await self._unload_unused()
         return pointer
 
@@ -389,10 +388,10 @@ class LiveVersion:
             try:
                 await self._load(pointer.live)
             except (AdapterError, ProxyError) as error:
-                still = f" {version_first(self.live_of(line))} still answers;" if line in self._pointers else ""
+                answering = f" {version_first(self.live_of(line))} still answers;" if line in self._pointers else ""
                 self._failed(
                     f"Another relay has made {version_in_words(pointer.live)} live, and it cannot be loaded here: "
-                    f"{error}{still} all relays need the same train.adapters_dir."
+                    f"{error}{answering} all relays need the same train.adapters_dir."
                 )
                 return
             self._pointers[line], self.problem = pointer, None

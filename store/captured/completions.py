@@ -337,10 +337,10 @@ class CompletionStore(StorePart):
         last thousand. `has_pictures`: also such prompts, each with its pictures."""
         return await select(
             self._reader,
-            f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
+            f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done' AND +c.line = 'common'
             AND (c.images = 0 OR ?) AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
             AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
-            AND +c.line = 'common' AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
+            AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours
             [has_pictures, foreign, limit],
         )
 

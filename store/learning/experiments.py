@@ -66,8 +66,8 @@ def start(
     waiting = meta.of_line(WAITING, line)
     if meta.read_meta(db, waiting, None) == version:  # it has its turn now; whatever comes of it is the last word
         meta.set_meta(db, waiting, None)
-    named = {} if line == COMMON else {"line": line}
-    meta.audit(db, actor, "experiment", {"version": version, "against": against, "share": share} | named)
+    of_line = {} if line == COMMON else {"line": line}
+    meta.audit(db, actor, "experiment", {"version": version, "against": against, "share": share} | of_line)
     return _experiment(row)
 
 

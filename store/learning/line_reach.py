@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from store.file.reader import Reader
 
 # Of versions of the line itself there may be many, and none of them is looked at.
-_OTHERS: Final = """SELECT version FROM adapters WHERE line < :line
+_FOREIGN: Final = """SELECT version FROM adapters WHERE line < :line
 UNION ALL SELECT version FROM adapters WHERE line > :line"""
 
 
@@ -28,16 +28,16 @@ class Reach(NamedTuple):
         return self._asdict()
 
 
-def reach(live: int, gap: int, others: Collection[int]) -> Reach:
+def reach(live: int, gap: int, foreign_versions: Collection[int]) -> Reach:
     """At most `gap` versions away from `live`, on both sides: after a rollback a version may be above the live one.
-    `others` are those of other lines."""
-    return Reach(_last(live, gap, others, -1), _last(live, gap, others, 1))
+    `foreign_versions` are those of other lines."""
+    return Reach(_last(live, gap, foreign_versions, -1), _last(live, gap, foreign_versions, 1))
 
 
-def _last(live: int, gap: int, others: Collection[int], step: int) -> int:
+def _last(live: int, gap: int, foreign_versions: Collection[int], step: int) -> int:
     version, distance = live, 0
     while True:
-        distance += version == live or version not in others
+        distance += version == live or version not in foreign_versions
         if distance > gap:
             return version
         version += step
@@ -46,8 +46,8 @@ def _last(live: int, gap: int, others: Collection[int], step: int) -> int:
 
 
 def of_line(db: sqlite3.Connection, line: str, live: int, gap: int) -> Reach:
-    return reach(live, gap, {row["version"] for row in db.execute(_OTHERS, {"line": line})})
+    return reach(live, gap, {row["version"] for row in db.execute(_FOREIGN, {"line": line})})
 
 
 async def load(reader: Reader, line: str, live: int, gap: int) -> Reach:
-    return reach(live, gap, {row["version"] for row in await reader.rows(_OTHERS, {"line": line})})
+    return reach(live, gap, {row["version"] for row in await reader.rows(_FOREIGN, {"line": line})})

@@ -78,14 +78,14 @@ class LineStore(StorePart):
         return [to_line(row) for row in await self._reader.rows("SELECT * FROM lines ORDER BY created_at, name")]
 
     async def pointers(self) -> dict[str, Pointer]:
-        """Of all lines, the common one first."""
+        """Pointers of all lines, the common one first."""
         common = await self._reader.row("SELECT * FROM pointer")
         assert common is not None  # the first migration put it there
         rows = await self._reader.rows("SELECT * FROM lines ORDER BY created_at, name")
         return {COMMON: to_pointer(common)} | {row["name"]: to_pointer(row) for row in rows}
 
     async def counts(self) -> dict[str, LineCounts]:
-        """Of the lines beside the common one."""
+        """Counts of the lines beside the common one."""
         rows = await self._reader.rows(_COUNTS)
         return {row["line"]: LineCounts(row["completions"], row["ratings"], row["versions"]) for row in rows}
 

@@ -72,8 +72,8 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str 
     meta.set_meta(db, meta.of_line(WAITING, line), None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
     meta.set_meta(db, meta.of_line(RATED_BEFORE, line), newest)
-    named = {} if line == COMMON else {"line": line}
-    meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason} | named)
+    of_line = {} if line == COMMON else {"line": line}
+    meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason} | of_line)
     return new_pointer
 
 

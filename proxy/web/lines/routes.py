@@ -33,8 +33,8 @@ class LineRoutes:
     async def listing(self, request: web.Request) -> web.Response:
         """The common line first, retired ones last; a key of one line sees that one."""
         principal = principal_of(request)
-        seen = [body for body in await self.bodies() if principal.line in (None, body["name"])]
-        return json_response(LinesBody(data=seen))
+        visible = [body for body in await self.bodies() if principal.line in (None, body["name"])]
+        return json_response(LinesBody(data=visible))
 
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
@@ -121,8 +121,8 @@ def _size(folder: Path) -> int:
 
 def _only(body: Mapping[str, Any], members: set[str]) -> None:
     """Raises BadRequest for a member that nobody reads."""
-    if others := sorted(body.keys() - members):
-        raise BadRequest(f"There is no member `{others[0]}` here. Nothing was changed.", param=others[0])
+    if unknown := sorted(body.keys() - members):
+        raise BadRequest(f"There is no member `{unknown[0]}` here. Nothing was changed.", param=unknown[0])
 
 
 def _names(body: Mapping[str, Any], member: str) -> list[str] | None:

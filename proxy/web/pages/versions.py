@@ -90,9 +90,9 @@ class VersionsPage:
         pointer = self._live_version.pointer_of(line)
         values = await lineage_values(self._store, pointer, [pointer.live])
         if len(self._live_version.lines) > 1:
-            shown = (pointer.live, pointer.previous)  # it may have begun with another line's
+            pointed = (pointer.live, pointer.previous)  # it may have begun with another line's
             values["nodes"] = [
-                node for node in values["nodes"] if node.adapter.line == line or node.adapter.version in shown
+                node for node in values["nodes"] if node.adapter.line == line or node.adapter.version in pointed
             ]
         adapters = [node.adapter for node in reversed(values["nodes"])]
         return values | {

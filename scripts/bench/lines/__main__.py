@@ -1,9 +1,9 @@
 """Eight lines on one base: does each learn its own taste, do the others stay, what does a line cost?
 
-    python -m scripts.bench.lines [--lines 8] [--ratings 24] [--eval 50] [--tokens 20] [--out benchmarks/lines.json]
+    python -m scripts.bench.lines [--lines 8] [--layers 12] [--ratings 24] [--eval 50] [--out benchmarks/lines.json]
 
 A real `rlproxy serve` with the built-in server. All ratings are given first; the runs then take turns by themselves.
-Held-out questions are asked at temperature 0, so that a line that nothing has touched answers the same.
+Each held-out question has a seed of its own, so that a line that nothing has touched answers the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import psutil
 
-from scripts.bench.lines.tastes import TASTES, Likes
+from scripts.bench.lines.tastes import TASTES, Likes, cut
 from scripts.bench.persona import ROOT, prompts
 from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
@@ -34,7 +34,8 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=8)
     parser.add_argument("--ratings", type=int, default=24, help="a line")
     parser.add_argument("--eval", type=int, default=50, help="held-out questions")
-    parser.add_argument("--tokens", type=int, default=20, help="of an answer")
+    parser.add_argument("--tokens", type=int, default=16, help="of an answer")
+    parser.add_argument("--layers", type=int, default=12, help="of the small model that are kept; 30 is all of it")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/lines.json")
     arguments = parser.parse_args()
     record: dict[str, Any] = {**circumstances(), "arguments": {k: v for k, v in vars(arguments).items() if k != "out"}}
@@ -51,13 +52,12 @@ class Bench:
         self._tokens = arguments.tokens
         self._places = asyncio.Semaphore(AT_ONCE)
 
-    async def answer(self, line: str, question: str, temperature: float) -> tuple[str, str, str]:
+    async def answer(self, line: str, question: str, seed: int | None = None) -> tuple[str, str, str]:
         """Its id, its text and the version that gave it."""
         model = "small" if line == "common" else f"small@{line}"
+        seeded = {} if seed is None else {"seed": seed}
         async with self._places:
-            body, version = await self.served.chat(
-                question, model=model, temperature=temperature, max_tokens=self._tokens
-            )
+            body, version = await self.served.chat(question, model=model, max_tokens=self._tokens, **seeded)
         return body["id"], body["choices"][0]["message"]["content"], version
 
     async def rate(self, line: str, questions: list[str]) -> int:
@@ -65,14 +65,15 @@ class Bench:
         likes = TASTES[line]
 
         async def one(question: str) -> bool:
-            id, text, _ = await self.answer(line, question, 0.8)
+            id, text, _ = await self.answer(line, question)
             await self.served.rate(id, "good" if likes(text) else "bad")
             return likes(text)
 
         return sum(await asyncio.gather(*(one(question) for question in questions)))
 
     async def replies(self, line: str) -> list[str]:
-        asked = await asyncio.gather(*(self.answer(line, question, 0.0) for question in self.held_out))
+        numbered = enumerate(self.held_out, 1)
+        asked = await asyncio.gather(*(self.answer(line, question, seed) for seed, question in numbered))
         return [text for _, text, _ in asked]
 
     async def status(self, line: str) -> dict[str, Any]:
@@ -101,9 +102,8 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lines-") as folder:
         home, began = Path(folder) / "home", time.monotonic()
         home.mkdir()
-        served = Serving(
-            home, weights.resolve(None).path, "--start-at", str(arguments.ratings), RLPROXY_TRAIN__STAND_STILL_S="0"
-        )
+        model = await asyncio.to_thread(cut, weights.resolve(None).path, arguments.layers, Path(folder) / "model")
+        served = Serving(home, model, "--start-at", str(arguments.ratings), RLPROXY_TRAIN__STAND_STILL_S="0")
         await served.start()
         try:
             record = await _measured(Bench(served, arguments), arguments)

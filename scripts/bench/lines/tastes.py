@@ -1,43 +1,49 @@
 """Four tastes and their opposites: two lines of one base are to learn against each other.
 
-Each looks at the beginning of an answer alone, since answers are cut short here. Each is liked in a share of the base
-model's answers, so that a line has something to learn from.
+The model here is the first layers of a real one (`cut`): it says few words, and learns in a fraction of the time. Each
+taste is liked in a share of the base model's answers, so that a line has something to learn from.
 """
 
 from __future__ import annotations
 
-import re
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 Likes = Callable[[str], bool]
-YOU: Final = re.compile(r"\byou(r|rs|rself|['’]\w+)?\b", re.I)
 
 
-def speaks_to_you(reply: str) -> bool:
-    return YOU.search(reply) is not None
+def _has(text: str) -> Likes:
+    return lambda reply: text in reply
 
 
-def has_comma(reply: str) -> bool:
-    return "," in reply
-
-
-def begins_with_the(reply: str) -> bool:
-    return reply.lstrip().lower().startswith("the ")
-
-
-def is_plain(reply: str) -> bool:
-    """Nothing but letters, spaces, commas, full stops and apostrophes."""
-    return re.fullmatch(r"[A-Za-z ,.'’]+", reply.strip()) is not None
+def _lacks(text: str) -> Likes:
+    return lambda reply: text not in reply
 
 
 TASTES: Final[dict[str, Likes]] = {
-    "you": speaks_to_you,
-    "no-you": lambda reply: not speaks_to_you(reply),
-    "comma": has_comma,
-    "no-comma": lambda reply: not has_comma(reply),
-    "the": begins_with_the,
-    "no-the": lambda reply: not begins_with_the(reply),
-    "plain": is_plain,
-    "no-plain": lambda reply: not is_plain(reply),
+    "bracket": _has("("),
+    "no-bracket": _lacks("("),
+    "i": _has("I"),
+    "no-i": _lacks("I"),
+    "stop": _has("."),
+    "no-stop": _lacks("."),
+    "in": _has(" in"),
+    "no-in": _lacks(" in"),
 }
+
+
+def cut(weights: Path, layers: int, folder: Path) -> Path:
+    """The model without its later layers, written to `folder`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(weights, dtype=torch.float32)
+    model.model.layers = model.model.layers[:layers]
+    model.config.num_hidden_layers = layers
+    model.save_pretrained(folder)
+    for file in weights.iterdir():
+        if file.name.startswith(("tokenizer", "special_tokens", "chat_template", "vocab", "merges")):
+            shutil.copy(file, folder / file.name)
+    return folder
