@@ -345,7 +345,7 @@ class Guard:
             return
         response.headers["access-control-allow-origin"] = origin
         response.headers["access-control-expose-headers"] = (
-            "x-rl-completion-id, x-rl-adapter, x-rl-lessons, x-rl-left-out, x-rl-overhead-ms"
+            "x-rl-completion-id, x-rl-adapter, x-rl-line, x-rl-lessons, x-rl-left-out, x-rl-overhead-ms"
         )
         response.headers.add("vary", "origin")
         if request.method == "OPTIONS":

@@ -187,6 +187,79 @@ async def test_a_server_of_one_adapter_has_no_second_line(proxy: Proxy) -> None:
     assert (await proxy.get("/rl/lines"))["data"][1:] == []
 
 
+async def test_a_server_of_few_places_has_few_lines(proxy: Proxy) -> None:
+    proxy.backend.max_cpu_loras = 5
+    await create(proxy, "ann")
+    status, body = await call(proxy, "POST", "/rl/lines", {"name": "bob"}, proxy.local)
+    assert status == 501 and "--max-cpu-loras 7 --max-loras 3" in body["error"]["message"]
+
+
+async def test_why_tells_which_weights_answered(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    first = (await rate(proxy, "ann", 4))[0]
+    await until_live(proxy, "ann", 1)
+    newest = (await ask(proxy, "ann")).headers["x-rl-completion-id"]
+    explained = await proxy.get(f"/rl/why/{newest}")
+    adapter = await proxy.store.versions.get(1)
+    assert adapter is not None and explained["line"] == "ann"
+    digest = adapter.manifest["files"]["adapter_model.safetensors"]
+    assert explained["weights"] == {"model": "fake@v1", "state": "intact", "sha256": digest, "run": 1}
+    (Path(adapter.path) / "adapter_model.safetensors").write_bytes(b"another one")
+    assert (await proxy.get(f"/rl/why/{newest}"))["weights"]["state"] == "changed"
+    assert (await proxy.get(f"/rl/why/{first}"))["weights"]["state"] == "base"
+
+
+async def test_the_chat_acts_on_its_line(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    for version, name in enumerate(("common", "ann"), 1):
+        await rate(proxy, name, 4)
+        await until_live(proxy, name, version)
+    assert "the base model is live again in the line ann" in await proxy.say("/rl rollback", model="fake@ann")
+    assert [await answers(proxy, name) for name in ("common", "ann")] == ["v1", "base"]
+    assert "fake@ann, the base model answers" in await proxy.say("/rl status", model="fake@ann")
+
+
+async def test_an_episode_is_of_one_line(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    async with proxy.http.post("/rl/episodes", json={"id": "e1"}, headers={"x-rl-line": "ann"}) as response:
+        assert response.status == 201
+    response = await proxy.chat("x", headers={"x-rl-session": "e1"})
+    assert response.headers["x-rl-line"] == "ann"
+    async with proxy.http.post("/rl/episodes/e1/reward", json={"reward": 1.0}) as response:
+        assert response.status == 201
+    ready = await proxy.store.episode_groups.ready(live=0, max_version_gap=8, size=8, timeout_s=9, line="ann")
+    assert ready.episodes == 1
+    ready = await proxy.store.episode_groups.ready(live=0, max_version_gap=8, size=8, timeout_s=9)
+    assert ready.episodes == 0
+
+
+async def test_lines_take_turns(proxy: Proxy) -> None:
+    """A line that brings more ratings does not keep another one waiting."""
+    await create(proxy, "ann")
+    await proxy.post("/rl/pause")
+    for _ in range(2):
+        await rate(proxy, "common", 4)
+    await rate(proxy, "ann", 4)
+    await proxy.post("/rl/resume")
+    await until_live(proxy, "ann", 2)
+    runs = sorted((run.id, run.line) for run in await proxy.store.runs.recent())
+    assert runs[:2] == [(1, "common"), (2, "ann")]
+
+
+async def test_an_experiment_is_of_its_line(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    await rate(proxy, "ann", 4)
+    await until_live(proxy, "ann", 1)
+    await proxy.post("/rl/rollback?line=ann")
+    async with proxy.http.post("/rl/experiments", json={"version": 1, "share": 0.5}) as response:
+        assert response.status == 201, await response.text()
+    for index in range(12):
+        response = await proxy.chat(f"common {index}")
+        assert response.headers["x-rl-adapter"] == "base"
+    seen = {(await ask(proxy, "ann", f"ann {index}")).headers["x-rl-adapter"] for index in range(24)}
+    assert seen == {"base", "v1"}
+
+
 async def test_forgetting_steps_back_in_the_line_that_learned(proxy: Proxy) -> None:
     await create(proxy, "ann")
     await rate(proxy, "common", 4)
