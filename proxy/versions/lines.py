@@ -83,14 +83,14 @@ class Lines:
         wish = name.line or headers.get(HEADER)
         if not self._lines and wish is None and principal.line is None:
             return COMMON
-        line = self.allowed(principal, wish)
+        line = self.permit(principal, wish)
         if name.pinned is not None and name.pinned != BASE:
             return await self._of_version(name.pinned, line if wish or principal.line else None, principal)
         if wish or principal.line:
             return line
         return self._by_user.get(user or "") or self._by_agent.get(agent or "") or COMMON
 
-    def allowed(self, principal: Principal, wish: str | None) -> str:
+    def permit(self, principal: Principal, wish: str | None) -> str:
         """The line of a key, or the one that a request names. Raises Forbidden, NotFound, Gone."""
         if principal.line is not None and wish not in (None, principal.line):
             raise Forbidden(

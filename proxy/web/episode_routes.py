@@ -38,7 +38,7 @@ class EpisodeRoutes:
 
     async def open(self, request: web.Request) -> web.Response:
         principal, user = principal_of(request), user_in(request.headers)
-        line = self._lines.allowed(principal, request.headers.get(HEADER))
+        line = self._lines.permit(principal, request.headers.get(HEADER))
         live = None if self._live_version.foreign else self._live_version.live_of(line)
         body = await json_object(request, may_be_empty=True)
         episode, new = await self._episodes.open(principal.key, body, live, user, line)

@@ -1,8 +1,9 @@
 """The history of ratings once more, on another base: which of it can train there, and the claim of each round.
 
 Owns the state of a retrain, one named value, and the queries behind it. A retrain takes the live ratings that people
-had given in the common line when it began. Each is in one round at most. The replies are another model's, so they train by their words
-alone: not their token ids, nor their log-probs. Not here: the runs that carry it out (proxy), the objective (trainer).
+had given in the common line when it began. Each is in one round at most. The replies are another model's, so they train
+by their words alone: not their token ids, nor their log-probs. Not here: the runs that carry it out (proxy), the
+objective (trainer).
 """
 
 from __future__ import annotations

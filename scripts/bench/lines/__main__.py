@@ -1,6 +1,6 @@
 """Eight lines on one base: does each learn its own taste, do the others stay, what does a line cost?
 
-    python -m scripts.bench.lines [--lines 8] [--layers 12] [--ratings 24] [--eval 50] [--out benchmarks/lines.json]
+    python -m scripts.bench.lines [--lines 8] [--ratings 32] [--eval 50] [--out benchmarks/lines.json]
 
 A real `rlproxy serve` with the built-in server. All ratings are given first; the runs then take turns by themselves.
 Each held-out question has a seed of its own, so that a line that nothing has touched answers the same.
@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import psutil
 
-from scripts.bench.lines.tastes import TASTES, Likes, cut
+from scripts.bench.lines.tastes import TASTES, Likes
 from scripts.bench.persona import ROOT, prompts
 from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
+from scripts.harness.tiny_model import make_tiny_model
 from trainer.formats import weights
 
 AT_ONCE: Final = 16
@@ -32,10 +33,9 @@ RUN_S: Final = 1800.0  # that all runs may take
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=8)
-    parser.add_argument("--ratings", type=int, default=24, help="a line")
+    parser.add_argument("--ratings", type=int, default=32, help="a line")
     parser.add_argument("--eval", type=int, default=50, help="held-out questions")
     parser.add_argument("--tokens", type=int, default=16, help="of an answer")
-    parser.add_argument("--layers", type=int, default=12, help="of the small model that are kept; 30 is all of it")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/lines.json")
     arguments = parser.parse_args()
     record: dict[str, Any] = {**circumstances(), "arguments": {k: v for k, v in vars(arguments).items() if k != "out"}}
@@ -102,7 +102,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lines-") as folder:
         home, began = Path(folder) / "home", time.monotonic()
         home.mkdir()
-        model = await asyncio.to_thread(cut, weights.resolve(None).path, arguments.layers, Path(folder) / "model")
+        model = await asyncio.to_thread(make_tiny_model, weights.resolve(None).path, Path(folder) / "model")
         served = Serving(home, model, "--start-at", str(arguments.ratings), RLPROXY_TRAIN__STAND_STILL_S="0")
         await served.start()
         try:
