@@ -101,7 +101,7 @@ class View:
             "live": self._live_version.live_of(chosen),
             "line": line,
             "chosen_line": chosen,
-            "lines": lines if len(lines) > 1 else [],
+            "line_choices": lines if len(lines) > 1 else [],
         }
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:

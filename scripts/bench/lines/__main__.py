@@ -27,6 +27,7 @@ from trainer.formats import weights
 
 AT_ONCE: Final = 16
 MOST_MOVED: Final = 0.02  # of the liked share of a line that nothing was to touch
+OVERRIDES: Final = {"drift_weak": 1.0}  # a taste of letters looks like chance; a line is to move all the same
 RUN_S: Final = 1800.0  # that all runs may take
 
 
@@ -103,7 +104,14 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         home, began = Path(folder) / "home", time.monotonic()
         home.mkdir()
         model = await asyncio.to_thread(make_tiny_model, weights.resolve(None).path, Path(folder) / "model")
-        served = Serving(home, model, "--start-at", str(arguments.ratings), RLPROXY_TRAIN__STAND_STILL_S="0")
+        served = Serving(
+            home,
+            model,
+            "--start-at",
+            str(arguments.ratings),
+            RLPROXY_TRAIN__STAND_STILL_S="0",
+            RLPROXY_TRAIN__OVERRIDES=json.dumps(OVERRIDES),
+        )
         await served.start()
         try:
             record = await _measured(Bench(served, arguments), arguments)
@@ -127,7 +135,7 @@ async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, An
     learned, versions, order = await _after_each_run(bench, memory)
     at_the_end = {line: await bench.replies(line) for line in bench.names}
     common = await bench.replies("common")
-    rolled_back = next(line for line in bench.names if versions[line])
+    rolled_back = next((line for line in bench.names if versions[line]), bench.names[0])
     await bench.post(f"/rl/rollback?line={rolled_back}")
     after_rollback = {line: await bench.replies(line) for line in bench.names}
     sizes = {line["name"]: line["adapter_bytes"] for line in await _lines(bench)}
