@@ -20,7 +20,7 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StoredLine:
     """A line beside the common one."""
 
     name: str

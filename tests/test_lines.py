@@ -8,7 +8,7 @@ from pathlib import Path
 from scripts.harness.lora import random_adapter
 from scripts.harness.records import claim, put, rating
 from scripts.harness.serving import Serving
-from store.line_records import Line
+from store.line_records import StoredLine
 from store.records import Adapter
 from store.store import Store
 from tests.harness.swaps import says, with_manifest
@@ -20,7 +20,7 @@ async def prepare(home: Path, weights: Path) -> None:
     """A home with two lines, and a version live in each."""
     store = await Store.open(home)
     for version, name in enumerate(LINES, 1):
-        await store.lines.create(Line(name, 0, 1.0, None, (), ()), "test")
+        await store.lines.create(StoredLine(name, 0, 1.0, None, (), ()), "test")
         await put(store, name, model="small", line=name)
         await store.ratings.rate(rating(name))
         run = (await claim(store, model="small", version=version, line=name))[0]

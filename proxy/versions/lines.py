@@ -24,7 +24,7 @@ from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import PLACES, LiveVersion
 from proxy.versions.named_version import NamedVersion, check_line_name
 from store.errors import NameTaken, UnknownLine
-from store.line_records import COMMON, Line
+from store.line_records import COMMON, StoredLine
 from store.records import BASE
 from store.store import Store
 
@@ -41,7 +41,7 @@ class Lines:
         self._backend = backend
         self._live_version = live_version
         self._events = events
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, StoredLine] = {}
         self._by_user: dict[str, str] = {}
         self._by_agent: dict[str, str] = {}
 
@@ -49,7 +49,7 @@ class Lines:
         """Read them again: at the start, and where another relay has changed one. Raises StoreError."""
         self._take({line.name: line for line in await self._store.lines.all()})
 
-    def _take(self, lines: dict[str, Line]) -> None:
+    def _take(self, lines: dict[str, StoredLine]) -> None:
         self._lines = lines
         live = [line for line in lines.values() if line.retired_at is None]
         self._by_user = {user: line.name for line in live for user in line.users}
@@ -60,7 +60,7 @@ class Lines:
         return any(line.retired_at is None for line in self._lines.values())
 
     @property
-    def all(self) -> list[Line]:
+    def all(self) -> list[StoredLine]:
         """Every line beside the common one, also retired ones."""
         return list(self._lines.values())
 
@@ -126,7 +126,9 @@ class Lines:
 
     # Begin and end
 
-    async def create(self, name: str, origin: str, users: Collection[str], agents: Collection[str], actor: str) -> Line:
+    async def create(
+        self, name: str, origin: str, users: Collection[str], agents: Collection[str], actor: str
+    ) -> StoredLine:
         """`origin`: `common`, `base`, `vN`, or another line. Raises BadRequest, Conflict, NotFound, Unsupported."""
         check_line_name(name, self._live_version.model)
         if name in self._lines:
@@ -135,7 +137,7 @@ class Lines:
         await self._check_room()
         await self._check_model_name(name)
         start = await self._version_of(origin)
-        line = Line(name, start, time.time(), None, tuple(sorted(set(users))), tuple(sorted(set(agents))))
+        line = StoredLine(name, start, time.time(), None, tuple(sorted(set(users))), tuple(sorted(set(agents))))
         try:
             await self._store.lines.create(line, actor)
         except NameTaken as error:
@@ -148,7 +150,7 @@ class Lines:
 
     async def change(
         self, name: str, users: Collection[str] | None, agents: Collection[str] | None, actor: str
-    ) -> Line:
+    ) -> StoredLine:
         """Whose requests it answers; None: as before. Raises BadRequest, Conflict, NotFound, Gone."""
         self._beside_common(name)
         self.existing(name)
@@ -158,13 +160,13 @@ class Lines:
         self._events.emit("line", line=name, event="changed")
         return self._lines[name]
 
-    async def retire(self, name: str, actor: str) -> Line:
+    async def retire(self, name: str, actor: str) -> StoredLine:
         """It answers nobody from now on; its ratings and versions stay. Raises BadRequest, NotFound, Gone."""
         self._beside_common(name)
         self.existing(name)
         return await self._retire(name, True, actor)
 
-    async def restore(self, name: str, actor: str) -> Line:
+    async def restore(self, name: str, actor: str) -> StoredLine:
         """Take `retire` back. Raises BadRequest, Conflict, NotFound, Unsupported."""
         self._beside_common(name)
         if name not in self._lines:
@@ -176,7 +178,7 @@ class Lines:
         self._check_members(name, line.users, line.agents)
         return await self._retire(name, False, actor)
 
-    async def _retire(self, name: str, retired: bool, actor: str) -> Line:
+    async def _retire(self, name: str, retired: bool, actor: str) -> StoredLine:
         try:
             await self._store.lines.retire(name, retired, actor)
         except UnknownLine as error:
@@ -245,5 +247,5 @@ class Lines:
         return adapter.version
 
 
-def describe_origin(line: Line) -> str:
+def describe_origin(line: StoredLine) -> str:
     return f"began with {version_in_words(line.origin)}"

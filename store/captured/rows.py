@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from store.line_records import Line, Pointer
+from store.line_records import Pointer, StoredLine
 from store.records import (
     Adapter,
     Completion,
@@ -155,6 +155,6 @@ def to_pointer(row: sqlite3.Row) -> Pointer:
     return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"], row["actor"])
 
 
-def to_line(row: sqlite3.Row) -> Line:
+def to_line(row: sqlite3.Row) -> StoredLine:
     lists = {name: tuple(from_json(row[name])) for name in ("users", "agents")}
-    return to_record(Line, row, **lists)
+    return to_record(StoredLine, row, **lists)

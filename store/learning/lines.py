@@ -18,7 +18,7 @@ from store.file import driver, meta
 from store.file.part import StorePart
 from store.learning.episode_groups import WAITING as EPISODES_WAITING
 from store.learning.samples import UNUSED
-from store.line_records import COMMON, Line, LineCounts, Pointer
+from store.line_records import COMMON, LineCounts, Pointer, StoredLine
 
 # The second condition is what the index is over.
 _OF_LINE: Final = "c.line = n.name AND c.line <> 'common'"
@@ -28,7 +28,7 @@ _COUNTS: Final = f"""SELECT n.name AS line, (SELECT count(*) FROM completions c 
 (SELECT count(*) FROM adapters a WHERE a.line = n.name) AS versions FROM lines n"""  # noqa: S608  a constant
 
 
-def create(db: sqlite3.Connection, new: Line, actor: str) -> None:
+def create(db: sqlite3.Connection, new: StoredLine, actor: str) -> None:
     """Raises NameTaken."""
     reason = f"the line begins with {'the base model' if not new.origin else f'v{new.origin}'}"
     try:
@@ -73,7 +73,7 @@ def _row(db: sqlite3.Connection, name: str) -> sqlite3.Row:
 
 
 class LineStore(StorePart):
-    async def all(self) -> list[Line]:
+    async def all(self) -> list[StoredLine]:
         """All beside the common one, also those that are retired; the oldest first."""
         return [to_line(row) for row in await self._reader.rows("SELECT * FROM lines ORDER BY created_at, name")]
 
@@ -102,7 +102,7 @@ class LineStore(StorePart):
         )
         return {row["line"]: row["id"] for row in rows}
 
-    async def create(self, new: Line, actor: str) -> None:
+    async def create(self, new: StoredLine, actor: str) -> None:
         """Raises NameTaken."""
         await self._writer.submit(lambda db: create(db, new, actor))
 

@@ -18,7 +18,7 @@ from proxy.training.preconditions import Preconditions
 from proxy.versions.lines import Lines
 from proxy.versions.live_version import LiveVersion
 from proxy.web.lines.bodies import LineBody, LinesBody
-from store.line_records import COMMON, Line, LineCounts, Pointer
+from store.line_records import COMMON, LineCounts, Pointer, StoredLine
 from store.records import BASE, Adapter
 from store.store import Store
 
@@ -73,7 +73,7 @@ class LineRoutes:
         of_common = LineCounts(versions=sum(adapter.line == COMMON for adapter in adapters.values()))
         live = [line for line in self._lines.all if line.retired_at is None]
         retired = [line for line in self._lines.all if line.retired_at is not None]
-        rows: list[tuple[str, Line | None]] = [(COMMON, None), *((line.name, line) for line in (*live, *retired))]
+        rows: list[tuple[str, StoredLine | None]] = [(COMMON, None), *((line.name, line) for line in (*live, *retired))]
         return [
             await self._row(name, line, pointers[name], of_common if line is None else counts.get(name), adapters)
             for name, line in rows
@@ -82,7 +82,7 @@ class LineRoutes:
     async def _row(
         self,
         name: str,
-        line: Line | None,
+        line: StoredLine | None,
         pointer: Pointer,
         counts: LineCounts | None,
         adapters: Mapping[int, Adapter],

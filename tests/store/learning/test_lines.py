@@ -13,16 +13,16 @@ from scripts.harness.records import claim, put, rating
 from store.errors import NameTaken, UnknownLine
 from store.learning import runs
 from store.learning.versions import WAITING
-from store.line_records import COMMON, Line, LineCounts
+from store.line_records import COMMON, LineCounts, StoredLine
 from store.records import Adapter, Run
 from store.store import Store
 
 LINES = (COMMON, "ann", "bob")
 
 
-def line(name: str, **fields: Any) -> Line:
+def line(name: str, **fields: Any) -> StoredLine:
     defaults = {"name": name, "origin": 0, "created_at": 1.0, "retired_at": None, "users": (), "agents": ()}
-    return Line(**(defaults | fields))
+    return StoredLine(**(defaults | fields))
 
 
 async def publish(store: Store, run: Run, baseline: float = 0.5) -> None:
