@@ -209,7 +209,7 @@ def _halve_first_step(
     where half is too far as well or the run goes by token, for a runaway is not brought back. None too where the policy
     takes no adapter from outside.
 
-    AdamW's step is proportional to its rate. So half of the way is what half of the rate would have done, and costs a
+    AdamW's step is proportional to its rate. So half of the way is what half of the rate would have done. It costs a
     look at the probe instead of a gradient and the run's second try.
     """
     if goes_by_token(teaching) or not policy.interpolates:
