@@ -16,7 +16,7 @@ StoreError
 ├── CompletionEnded        it was finished before
 ├── RunEnded               it was ended before
 ├── InOpenRun              a run under way has it: it cannot be forgotten now
-├── NameTaken              another key has it
+├── NameTaken              another key or line has it
 ├── NoAnswer               the completion has ended without a reply, so nothing of it can be rated
 ├── EventTaken             the event was stored, and said something else then
 ├── LinkTaken              another key has linked that message
@@ -30,6 +30,7 @@ StoreError
     ├── UnknownRun
     ├── UnknownAdapter
     ├── UnknownEpisode
+    ├── UnknownLine
     └── UnknownKey
 """
 
@@ -219,6 +220,10 @@ class UnknownAdapter(Unknown):
 
 
 class UnknownKey(Unknown):
+    pass
+
+
+class UnknownLine(Unknown):
     pass
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
+from store.line_records import COMMON
+
 Turn = Literal["main", "side"]
 Status = Literal["pending", "done", "partial", "error"]
 Scale = Literal["thumb", "stars", "unit"]
@@ -67,6 +69,7 @@ class NewCompletion:
     forms: dict[str, list[Any]] | None = (
         None  # how its messages were written (proxy.conversation.as_sent); None: not known
     )
+    line: str = COMMON  # whose version answers it, and learns from its ratings
 
 
 @dataclass(slots=True)
@@ -290,6 +293,7 @@ class NewRating:
     scale: Scale = "unit"  # what the value was given as
     human: bool = True  # False: a program's reward or a judge's label, which only training counts
     key: str | None = None  # that rates, where the completion may be another key's
+    line: str | None = None  # of a key that rates answers of one line alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +462,7 @@ class Run:
     held: int
     result: dict[str, Any] | None  # the trainer's result.json
     retrains: bool = False  # it replays ratings on another base
+    line: str = COMMON
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,21 +475,11 @@ class Adapter:
     created_at: float
     manifest: dict[str, Any]
     withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
+    line: str = COMMON
 
     @property
     def is_deleted(self) -> bool:
         return not self.path
-
-
-@dataclass(frozen=True, slots=True)
-class Pointer:
-    """Which version new requests get. `previous` is what `rollback` returns to."""
-
-    live: int
-    previous: int
-    changed_at: float
-    reason: str
-    actor: str = ""  # who made it live; "rlproxy" is the proxy itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,3 +493,4 @@ class Key:
     created_at: float
     last_used: float | None = None
     revoked_at: float | None = None
+    line: str | None = None  # the one that it may use; None: every line

@@ -42,6 +42,7 @@ from store.learning.guesses import GuessStore
 from store.learning.judged_pairs import JudgedPairStore
 from store.learning.keys import KeyStore
 from store.learning.lessons import LessonStore
+from store.learning.lines import LineStore
 from store.learning.opinion import OpinionStore
 from store.learning.ratings import RatingStore
 from store.learning.reactions import ReactionStore
@@ -97,6 +98,7 @@ class Store:
         self.judged_pairs = JudgedPairStore(reader, writer)
         self.runs = RunStore(reader, writer, encrypted=self.encrypted)
         self.versions = VersionStore(reader, writer)
+        self.lines = LineStore(reader, writer)
         self.experiments = ExperimentStore(reader, writer)
         self.unlearning = RebuildStore(reader, writer)
         self.retraining = RetrainStore(reader, writer)

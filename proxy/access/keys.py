@@ -55,6 +55,7 @@ class KeyBody(TypedDict):
     created_at: Annotated[float, Field(description="Unix seconds")]
     last_used: Annotated[float, Field(description="Unix seconds")] | None
     revoked_at: Annotated[float, Field(description="Unix seconds")] | None
+    line: Annotated[str | None, Field(description="The line that it may use; null: every line.")]
 
 
 class Principal(NamedTuple):
@@ -63,6 +64,7 @@ class Principal(NamedTuple):
     role: Role | Literal["guest"]  # a guest has no key: pages only, which say how to sign in
     id: str = ""  # of a key that was handed out
     name: str | None = None  # its name
+    line: str | None = None  # the one that it may use; None: every line
 
     @property
     def key(self) -> str:
@@ -224,7 +226,7 @@ class Keys:
         right = secret is None or hmac.compare_digest(hash_key(secret), stored_hash)
         if key is None or not right or key.revoked_at is not None:
             return None
-        return Principal(key.role, key.id, key.name)
+        return Principal(key.role, key.id, key.name, key.line)
 
     def by_name(self, name: str) -> Principal | None:
         """The principal of a key that holds, by its name; in other capitals, where one key alone has it so."""
@@ -233,10 +235,11 @@ class Keys:
         matches = matches or [key for key in live_keys if key.name.lower() == name.lower()]
         return self.by_id(matches[0].id) if len(matches) == 1 else None
 
-    async def create(self, name: str, role: str, actor: str) -> tuple[Key, str]:
-        """The key and its text, which is not kept. Raises BadRequest, Conflict, StorageFailed."""
+    async def create(self, name: str, role: str, actor: str, line: str | None = None) -> tuple[Key, str]:
+        """The key and its text, which is not kept. `line`: the only one that it may use. Raises BadRequest, Conflict,
+        StorageFailed."""
         assert self._store is not None
-        key, text = new_key(name, role)
+        key, text = new_key(name, role, line)
         try:
             await self._store.keys.add(key, actor)
         except NameTaken as error:
@@ -353,7 +356,7 @@ class Keys:
             self._keys[id] = _with_last_use(self._keys[id], used_at)
 
 
-def new_key(name: str, role: str) -> tuple[Key, str]:
+def new_key(name: str, role: str, line: str | None = None) -> tuple[Key, str]:
     """Raises BadRequest."""
     if not NAME.fullmatch(name):
         raise BadRequest("A key's name is 1 to 100 letters, digits or `@._+-`.", param="name")
@@ -361,9 +364,11 @@ def new_key(name: str, role: str) -> tuple[Key, str]:
         raise BadRequest(f"`{OWNER}` is whoever runs this rlproxy; choose another name.", param="name")
     if role not in (roles := get_args(Role)):
         raise BadRequest(f"`role` must be {', '.join(roles[:-1])} or {roles[-1]}.", param="role")
+    if line is not None and role == "admin":
+        raise BadRequest("An admin's key is of every line: leave the line out, or choose another role.", param="line")
     id = secrets.token_hex(4)
     text = _secret(id)
-    return Key(id, name, role, hash_key(text), time.time()), text  # type: ignore[arg-type]  # it was just looked at
+    return Key(id, name, role, hash_key(text), time.time(), line=line), text  # type: ignore[arg-type]  # it was just looked at
 
 
 def as_json(key: Key, used: float | None = None) -> KeyBody:
@@ -374,6 +379,7 @@ def as_json(key: Key, used: float | None = None) -> KeyBody:
         "created_at": key.created_at,
         "last_used": used or key.last_used,
         "revoked_at": key.revoked_at,
+        "line": key.line,
     }
 
 
@@ -395,4 +401,4 @@ def _secret(id: str) -> str:
 
 
 def _with_last_use(key: Key, timestamp: float) -> Key:
-    return Key(key.id, key.name, key.role, key.hash, key.created_at, timestamp, key.revoked_at)
+    return replace(key, last_used=timestamp)

@@ -37,6 +37,7 @@ Kind = Literal[
 class Rule(NamedTuple):
     kind: Kind
     least: Role
+    by_line: bool = False  # also for a key of one line: what it shows and does is of that line
 
 
 OPEN: Final = Rule("open", "use")
@@ -47,6 +48,8 @@ PASSED: Final = Rule("passed", "admin")  # less for what is in ASKS
 USE: Final = Rule("control", "use")
 RATE: Final = Rule("control", "rate")
 ADMIN: Final = Rule("control", "admin")
+USE_IN_LINE: Final = Rule("control", "use", by_line=True)
+RATE_IN_LINE: Final = Rule("control", "rate", by_line=True)
 EVENTS: Final = Rule("events", "rate")
 PAGE: Final = Rule("page", "rate")  # whoever acts here is looked at again by the handler
 NOWHERE: Final = Rule("nowhere", "use")  # whoever has a key may hear that there is nothing

@@ -44,6 +44,7 @@ _SECRET: Final = re.compile("authorization|cookie|key|token|secret")  # in the n
 SHORTEST_KEY: Final = 6  # anything shorter would be found in many a word
 SHORTEST_OFF_LOOPBACK: Final = 16
 GUEST: Final = "guest"
+_OF_ALL_LINES: Final = ("control", "events", "page")
 _RANK: Final[Mapping[str, int]] = {role: rank for rank, role in enumerate(get_args(Role))}
 # Models and rlproxy's own routes are shared out apart, so that no flood of the one kind keeps the other out.
 _SHARED_BY: Final[Mapping[str, str]] = {"passed": "models", "page": "control", "control": "control"}
@@ -239,6 +240,10 @@ class Guard:
                 self._limits.spend(principal)
             if _RANK.get(principal.role, -1) < _RANK[head.least] and not (principal.role == GUEST and kind == "page"):
                 raise _role_error(request, head, principal)
+            if principal.line is not None and kind in _OF_ALL_LINES and not head.rule.by_line:
+                raise Forbidden(
+                    f"This shows or does something of every line, and your key is of the line {principal.line}."
+                )
             group = _SHARED_BY.get(kind, kind)
             holder = (principal.key if self._keys.needed else request.remote, group)
             return await self._in_place("events" if kind == "events" else "requests", holder, request, handler)
@@ -340,7 +345,7 @@ class Guard:
             return
         response.headers["access-control-allow-origin"] = origin
         response.headers["access-control-expose-headers"] = (
-            "x-rl-completion-id, x-rl-adapter, x-rl-lessons, x-rl-left-out, x-rl-overhead-ms"
+            "x-rl-completion-id, x-rl-adapter, x-rl-line, x-rl-lessons, x-rl-left-out, x-rl-overhead-ms"
         )
         response.headers.add("vary", "origin")
         if request.method == "OPTIONS":

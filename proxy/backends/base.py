@@ -250,6 +250,10 @@ class Backend(Protocol):
         Asked before a run, so that it does not train what nobody can load. Changes nothing. Raises BackendDown.
         """
 
+    async def lacks_room(self, lines: int) -> str | None:
+        """One sentence on why it cannot answer by the versions of so many lines at once. None where nothing is known to
+        speak against it. Raises BackendDown."""
+
     async def free(self) -> None:
         """Give the accelerator's memory back while a run trains; nobody asks it until `reclaim`.
 

@@ -160,6 +160,9 @@ class Builtin(VLLM):
     async def check(self, rank: int, folder: Path) -> str | None:
         return None  # it takes every rank
 
+    async def lacks_room(self, lines: int) -> str | None:
+        return None  # it takes as many as there is memory for
+
     async def free(self) -> None:
         """By ending the process: on a machine without a GPU it is main memory that the run needs."""
         self._down_reason = "it rests while a run trains"

@@ -251,6 +251,9 @@ class OpenAICompatible:
     async def check(self, rank: int, folder: Path) -> str | None:
         return None
 
+    async def lacks_room(self, lines: int) -> str | None:
+        return None
+
     async def free(self) -> None:
         raise Unsupported(
             f"The backend at {self._url} cannot give its memory back while a run trains. Unset train.share_gpu, "

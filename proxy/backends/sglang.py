@@ -76,6 +76,16 @@ class SGLang(OpenAICompatible):
                 return arguments if isinstance(arguments, dict) else {}
         return {}
 
+    async def lacks_room(self, lines: int) -> str | None:
+        places = (await self._server_args()).get("max_loaded_loras")
+        needed = 2 * lines + 1
+        if not isinstance(places, int) or places >= needed:
+            return None
+        return (
+            f"SGLang at {self.url} keeps {places} adapters, and {lines} lines need {needed}: each its live and its "
+            f"previous version, and one on its way. Start it with --max-loaded-loras {needed}."
+        )
+
     async def load(self, name: str, path: Path) -> None:
         if self.server_name(name) in {m["id"] for m in await self.models()}:
             if self._adapters.get(name) == path:

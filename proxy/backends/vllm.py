@@ -173,6 +173,22 @@ class VLLM(OpenAICompatible):
         most = int(match[1])
         return None if rank <= most else _too_high(self.url, rank, most)
 
+    async def lacks_room(self, lines: int) -> str | None:
+        """Only vLLM's routes for development tell how many adapters it keeps; a server without them is not asked."""
+        status, answer = await self._call("GET", "/server_info?config_format=json")
+        try:
+            lora = loads(answer)["vllm_config"]["lora_config"] if status == 200 else None
+            places = None if lora is None else int(lora["max_cpu_loras"] or lora["max_loras"])
+        except (ValueError, KeyError, TypeError):
+            return None
+        if places is None or places >= adapters_for(lines):
+            return None
+        return (
+            f"vLLM at {self.url} keeps {places} adapters, and {lines} lines need {adapters_for(lines)}: each its live "
+            "and its previous version, and one on its way. Start it with --max-cpu-loras "
+            f"{adapters_for(lines)} --max-loras {lines}."
+        )
+
     async def free(self) -> None:
         """Level 1: the weights go to the machine's memory, its adapters with them; what runs ends first."""
         status, answer = await self._call("GET", "/is_sleeping")
@@ -204,6 +220,11 @@ class VLLM(OpenAICompatible):
             return bool(loads(answer)["vllm_config"]["model_config"].get("enable_sleep_mode", True))
         except (ValueError, KeyError, TypeError, AttributeError):
             return True
+
+
+def adapters_for(lines: int) -> int:
+    """How many adapters a server keeps for so many lines."""
+    return 2 * lines + 1
 
 
 def _no_such_route(status: int, answer: bytes) -> bool:

@@ -16,6 +16,7 @@ from proxy.cli.common import some
 from proxy.cli.tables import console
 from proxy.conversation.first_words import first_words
 from proxy.core.version_names import label, version_in_words
+from store.line_records import COMMON
 
 STYLES: Final = {"good": "green", "bad": "red"}
 USES: Final = {"train": "to train on", "held": "held back for the gate", "replay": "trained once more"}
@@ -73,6 +74,9 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
     answered = "another model" if version is None else version_in_words(version)
     about = f", about {some(explanation['images'], 'picture')}" if explanation["images"] else ""
     yield f"answer {explanation['completion']}, by {answered}{about}"
+    if explanation["line"] != COMMON:
+        yield f"  in the line {explanation['line']}"
+    yield f"  weights: {_weights_text(explanation['weights'])}"
     if explanation["flag"]:
         yield f"  flagged by your own check: {explanation['flag']}"
     for rating in explanation["ratings"]:
@@ -84,6 +88,19 @@ def explanation_lines(explanation: dict[str, Any]) -> Iterator[str]:
         yield from (f"  {line}" for line in _run_lines(run))
     for missing in explanation["not_kept"]:
         yield f"not kept: {missing}"
+
+
+def _weights_text(weights: dict[str, Any]) -> str:
+    if weights["state"] in ("base", "not ours"):
+        return f"{weights['model']}, no adapter"
+    words = {
+        "intact": "and the file is as the run wrote it",
+        "changed": "and the file is another one by now, or damaged",
+        "gone": "and the file is gone",
+    }
+    digest = f", sha256 {weights['sha256']}" if weights["sha256"] else ""
+    made = f" of run {weights['run']}" if weights["run"] else ""
+    return f"{weights['model']}{made}{digest}, {words[weights['state']]}"
 
 
 def _rating_text(rating: dict[str, Any]) -> str:

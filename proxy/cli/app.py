@@ -31,6 +31,7 @@ from proxy.cli.judge import judge_app
 from proxy.cli.keys import keys_app
 from proxy.cli.learn import learn_app
 from proxy.cli.lessons import lessons_app
+from proxy.cli.lines import line_app
 from proxy.cli.model_export.command import model_app
 from proxy.cli.plan import plan_app
 from proxy.cli.rate import rate_app
@@ -64,6 +65,7 @@ config_app = typer.Typer(help="The settings.", no_args_is_help=True, rich_markup
 app.add_typer(config_app, name="config")
 app.add_typer(service_app, name="service")
 app.add_typer(keys_app, name="keys")
+app.add_typer(line_app, name="line")
 app.add_typer(lessons_app, name="lessons")
 app.add_typer(model_app, name="model")
 app.add_typer(experiment_app, name="experiment")

@@ -25,6 +25,7 @@ Home = Annotated[
     typer.Option("--home", help="Folder with everything rlproxy keeps.", show_default="~/.rlproxy"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OfLine = Annotated[str | None, typer.Option("--line", help="Another line.", show_default="common")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")]
 
 
@@ -32,6 +33,13 @@ def client_of(home: Path | None) -> HomeClient:
     from proxy.cli.http import HomeClient
 
     return HomeClient(settings_of({"home": home}))
+
+
+def of_line(path: str, line: str | None) -> str:
+    """The path with the query that asks for a line."""
+    from urllib.parse import quote
+
+    return path if line is None else f"{path}{'&' if '?' in path else '?'}line={quote(line, safe='')}"
 
 
 def settings_of(flags: dict[str, Any]) -> Any:

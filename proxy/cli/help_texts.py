@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Rate": ("good", "bad", "fix", "skip", "undo", "answers", "watch", "ask", "chat"),
     "Learn": (
         "status", "train", "pause", "resume", "cancel", "runs", "episodes", "judge", "rescore", "lessons", "adapters",
-        "why", "report", "eval", "experiment", "rollback", "promote", "reset", "retrain",
+        "line", "why", "report", "eval", "experiment", "rollback", "promote", "reset", "retrain",
     ),
     "Data": (
         "export", "import", "model", "capture", "forget", "backup", "restore", "encrypt", "decrypt", "migrate", "audit",
@@ -69,6 +69,11 @@ EXAMPLES: Final = {
     "lessons remove": ("lessons remove rt-42",),
     "lessons restore": ("lessons restore rt-42",),
     "adapters": ("adapters",),
+    "line create": ("line create ann --user ann", "line create code --from v3 --agent claude-code"),
+    "line list": ("line list", "line list --json"),
+    "line change": ("line change ann --user ann --user anna",),
+    "line retire": ("line retire ann",),
+    "line restore": ("line restore ann",),
     "why": ("why rl-3ha20msqjac77bj925bkhklo", "why rt-42 --json"),
     "report": ("report", "report shared.html --no-text"),
     "eval": ("eval checks.toml --versions base,v6,v7", "eval checks.toml --strict --junit checks.xml"),

@@ -40,6 +40,9 @@ def create(
         bool | None,
         typer.Option("--agents/--no-agents", help="Put it into the agents that `connect` set up.", show_default="asks"),
     ] = None,
+    line: Annotated[
+        str | None, typer.Option("--line", help="The only line that it may use.", show_default="all")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     home: Home = None,
     as_json: AsJson = False,
@@ -53,7 +56,7 @@ def create(
     if asks and not _state(home)["needed"]:
         _ask_before_closing(connected)
     role = role or (_choose_role() if asks else "use")
-    created = _create(home, name, role)
+    created = _create(home, name, role, line)
     if as_json:
         print_json(created)
         return
@@ -84,14 +87,17 @@ def _choose_role() -> Role:
         _say(f"{answer} is not a role")
 
 
-def _create(home: Path | None, name: str, role: Role) -> Any:
+def _create(home: Path | None, name: str, role: Role, line: str | None) -> Any:
     async def create_in_store(keys: Keys) -> Any:
         from proxy.access.keys import as_json
 
+        if line is not None:
+            fail("a key of a line is made while rlproxy runs: start it first. No key was made.")
         key, text = await keys.create(name, role, "admin")
         return {**as_json(key), "key": text}
 
-    return _ask(home, "POST", "/rl/keys", {"name": name, "role": role}, create_in_store)
+    of_line = {} if line is None else {"line": line}
+    return _ask(home, "POST", "/rl/keys", {"name": name, "role": role, **of_line}, create_in_store)
 
 
 def _put_into_agents(settings: Settings, agents: list[str], key: str) -> None:

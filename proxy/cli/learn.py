@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json, show
+from proxy.cli.common import AsJson, Home, OfLine, client_of, of_line, print_json, show
 from proxy.cli.failing import fail
 from proxy.cli.forget import cancel
 
@@ -21,15 +21,16 @@ COMPARING: Final = "a minute, or several on a busy machine; a run starts after t
 def status(
     home: Home = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep it up to date until Ctrl-C.")] = False,
+    line: OfLine = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what answers, what is collected, and what training waits for."""
     from proxy.cli import status
 
     if watch:
-        status.watch(client_of(home), as_json=as_json, fail=fail)
+        status.watch(client_of(home), line, as_json=as_json, fail=fail)
     else:
-        status.show(client_of(home), as_json=as_json)
+        status.show(client_of(home), line, as_json=as_json)
 
 
 @learn_app.command()
@@ -38,18 +39,20 @@ def train(
         bool, typer.Option("--tune", help="Look for this model's learning rate first, in a short sweep.")
     ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Show how far the run is, until it has ended.")] = False,
+    line: OfLine = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run now, however few ratings there are."""
     if not tune and not follow:
-        _act(home, as_json, "/rl/train", _describe_start, _describe_comparison)
+        _act(home, as_json, of_line("/rl/train", line), _describe_start, _describe_comparison)
         return
     from proxy.cli import sweep
 
     client = client_of(home)
     newest = sweep.newest_run(client)
-    started = client.act("/rl/train?tune" if tune else "/rl/train", _describe_comparison)
+    path = of_line("/rl/train?tune" if tune else "/rl/train", line)
+    started = client.act(path, _describe_comparison)
     if tune:
         sweep.follow(client, newest, started["why"], as_json=as_json)
     else:
@@ -75,28 +78,32 @@ learn_app.command()(cancel)
 def rollback(
     home: Home = None,
     base: Annotated[bool, typer.Option("--base", help="All the way to the base model.")] = False,
+    line: OfLine = None,
     as_json: AsJson = False,
 ) -> None:
     """Back to the version that was live before, at once."""
-    _act(home, as_json, "/rl/rollback" + ("?base" if base else ""), _describe_live, _describe_load)
+    path = of_line("/rl/rollback?base" if base else "/rl/rollback", line)
+    _act(home, as_json, path, _describe_live, _describe_load)
 
 
 @learn_app.command()
 def promote(
-    version: Annotated[str, typer.Argument(help="v3, 3 or base.")], home: Home = None, as_json: AsJson = False
+    version: Annotated[str, typer.Argument(help="v3, 3 or base.")],
+    line: Annotated[str | None, typer.Option("--line", help="Of `base`.", show_default="the version's")] = None,
+    home: Home = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make any version live."""
     from urllib.parse import quote
 
-    _act(home, as_json, f"/rl/promote/{quote(version, safe='')}", _describe_live, _describe_load)
+    _act(home, as_json, of_line(f"/rl/promote/{quote(version, safe='')}", line), _describe_live, _describe_load)
 
 
 @learn_app.command()
-def reset(home: Home = None, as_json: AsJson = False) -> None:
+def reset(home: Home = None, line: OfLine = None, as_json: AsJson = False) -> None:
     """Start over from the base model; nothing is deleted, `promote` brings a version back."""
-    _act(
-        home, as_json, "/rl/reset", lambda _: "the base model answers, and the next run starts from it", _describe_load
-    )
+    outcome = "the base model answers, and the next run starts from it"
+    _act(home, as_json, of_line("/rl/reset", line), lambda _: outcome, _describe_load)
 
 
 def _act(
@@ -133,6 +140,7 @@ def _describe_live(answer: dict[str, Any]) -> str:
 @learn_app.command()
 def adapters(
     version: Annotated[str, typer.Argument(help="v3: what it changed, in three prompts.", show_default=False)] = "",
+    line: Annotated[str | None, typer.Option("--line", help="Of one line.", show_default="of all")] = None,
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -140,7 +148,7 @@ def adapters(
     if version:
         _show_version(version, home, as_json)
         return
-    listing = client_of(home).call("GET", "/rl/adapters")
+    listing = client_of(home).call("GET", of_line("/rl/adapters", line))
     if as_json:
         print_json(listing["data"])
         return

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from proxy.cli.common import print_json, some
+from proxy.cli.common import of_line, print_json, some
 from proxy.cli.http import HomeClient
 from proxy.cli.rendering_words import side_by_side
 from proxy.cli.tables import acceptance, console, gate, verdict
@@ -25,32 +25,34 @@ from proxy.client import Refused, Unreachable
 from proxy.conversation.modalities import in_words
 from proxy.core.version_names import version_in_words
 
+PATH: Final = "/rl/status"
 EVERY_S: Final = 1.0
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
 
 
-def show(client: HomeClient, *, as_json: bool) -> None:
-    status = client.call("GET", "/rl/status")
+def show(client: HomeClient, line: str | None = None, *, as_json: bool) -> None:
+    status = client.call("GET", of_line(PATH, line))
     if as_json:
         print_json(status)
     else:
         console().print(table(status, client.url))
 
 
-def watch(client: HomeClient, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
+def watch(client: HomeClient, line: str | None = None, *, as_json: bool, fail: Callable[[str, int], None]) -> None:
     """Until Ctrl-C. `as_json`: a line a second, for programs."""
     if not as_json and not sys.stdout.isatty():
         fail("--watch draws on a terminal, and here is none; with --json it prints a line each second.", 2)
-    client.call("GET", "/rl/status")  # a wrong key or a wrong home is said at once, as without --watch
+    path = of_line(PATH, line)
+    client.call("GET", path)  # a wrong key or a wrong home is said at once, as without --watch
     previous_handler = signal.signal(signal.SIGTERM, _end)
     try:
         if as_json:
             while True:
-                print_json(client.call("GET", "/rl/status"), indent=None)
+                print_json(client.call("GET", path), indent=None)
                 time.sleep(EVERY_S)
         with Live(console=console(), screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_now(client), refresh=True)
+                live.update(_now(client, path), refresh=True)
                 time.sleep(EVERY_S)
     except KeyboardInterrupt:
         return
@@ -63,10 +65,10 @@ def _end(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _now(client: HomeClient) -> RenderableType:
+def _now(client: HomeClient, path: str) -> RenderableType:
     foot = Text(f"\n{time.strftime('%H:%M:%S')}, each second; Ctrl-C ends it", style="dim")
     try:
-        return Group(table(client.ask("GET", "/rl/status"), client.url), foot)
+        return Group(table(client.ask("GET", path), client.url), foot)
     except (Unreachable, Refused) as error:
         return Group(Text(str(error), style="red"), foot)
 
@@ -92,6 +94,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
         previous = f" (before: {version_in_words(s['previous'])})" if s["previous"] != s["live"] else ""
         answering = f"{version_in_words(s['live'])} answers{previous}"
         rows.append(("model", f"{s['model'] or 'not known yet'}, {answering}", ""))
+    if other_lines := [line for line in s.get("lines", ()) if line != s["line"]]:
+        rows.append(("line", f"{s['line']}; also {', '.join(other_lines)} (`rlproxy line list`)", ""))
     if changed := s.get("changed"):
         rows.append(("changed", f"{changed['line']}; `rlproxy adapters v{s['live']}` shows it", ""))
     rows.append(("backend", s["backend"]["state"], ""))

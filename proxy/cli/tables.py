@@ -17,6 +17,7 @@ from config.gate_checks import question
 from config.settings import Row
 from proxy.core.terminal import escape_controls, styled
 from proxy.core.version_names import label
+from store.line_records import COMMON
 
 if TYPE_CHECKING:
     from proxy.cli.doctor.facts import DoctorCheck
@@ -92,7 +93,7 @@ def show_adapters(listing: dict[str, Any]) -> None:
     if not listing["data"]:
         print("There is no version yet: the base model answers. `rlproxy status` says what the first run waits for.")
         return
-    table = _table("version", "parent", "run", "made", "live", "gate", "changed", long=2)
+    table = table_of("version", "parent", "run", "made", "live", "gate", "changed", long=2)
     for a in listing["data"]:
         mark = (
             "live"
@@ -106,7 +107,7 @@ def show_adapters(listing: dict[str, Any]) -> None:
             else ""
         )
         table.add_row(
-            f"v{a['version']}",
+            f"v{a['version']}" if a["line"] == COMMON else f"v{a['version']} ({a['line']})",
             label(a["parent"]),
             str(a["run"] or ""),
             format_time(a["created_at"]),
@@ -138,7 +139,7 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
     if not runs:
         print("There was no run yet. `rlproxy status` says what the first one waits for.")
         return
-    table = _table("run", "status", "version", "samples", "seconds", "gate", "reason", long=2)
+    table = table_of("run", "status", "version", "samples", "seconds", "gate", "reason", long=2)
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
@@ -171,7 +172,7 @@ def show_run(r: dict[str, Any]) -> None:
     grid.add_row("folder", Text(r["folder"]))
     console().print(grid)
     if r["gate"]:
-        table = _table("gate", "value", "bound", "", "what it asks")
+        table = table_of("gate", "value", "bound", "", "what it asks")
         for name, c in r["gate"].items():
             skipped = c["ok"] and c["value"] is None
             sign, style = ("–", "dim") if skipped else ("✓", "green") if c["ok"] else ("✗", "red")
@@ -181,7 +182,7 @@ def show_run(r: dict[str, Any]) -> None:
         console().print(table)
     odd_samples = [sample for sample in r["account"] if sample.get("flags") or sample["cause"]]
     if odd_samples:
-        table = _table("completion", "odd", "trained", "kept out as", "why")
+        table = table_of("completion", "odd", "trained", "kept out as", "why")
         for sample in odd_samples:
             flags = ", ".join(sample.get("flags") or ())
             trained = "yes" if sample["used"] else "no"
@@ -189,7 +190,7 @@ def show_run(r: dict[str, Any]) -> None:
         console().print(table)
     if r["choices"]:
         own_choices = [choice for choice in r["choices"] if not str(choice["why"]).startswith("preset ")]
-        table = _table("choice", "value", "why", long=2)
+        table = table_of("choice", "value", "why", long=2)
         for choice in own_choices:
             table.add_row(choice["name"], number(choice["value"]), choice["why"])
         console().print(table)
@@ -199,7 +200,7 @@ def show_run(r: dict[str, Any]) -> None:
             )
 
 
-def _table(*columns: str, long: int = 1) -> Table:
+def table_of(*columns: str, long: int = 1) -> Table:
     """The last columns, `long` of them, give way where the terminal is narrow; the others stay on one line."""
     table = Table()
     for index, column in enumerate(columns, long):
@@ -218,11 +219,12 @@ def show_keys(keys: list[dict[str, Any]]) -> None:
     if not keys:
         print("No key was ever handed out.")
         return
-    table = _table("key", "name", "role", "made", "last used", "")
+    table = table_of("key", "name", "role", "made", "last used", "")
     for key in keys:
         used = format_time(key["last_used"]) if key["last_used"] else "never"
         ended = Text(f"revoked {format_time(key['revoked_at'])}", style="yellow") if key["revoked_at"] else ""
-        table.add_row(key["id"], key["name"], key["role"], format_time(key["created_at"]), used, ended)
+        role = key["role"] if key.get("line") is None else f"{key['role']}, line {key['line']}"
+        table.add_row(key["id"], key["name"], role, format_time(key["created_at"]), used, ended)
     console().print(table)
 
 
@@ -230,7 +232,7 @@ def show_audit(lines: list[dict[str, Any]]) -> None:
     if not lines:
         print("Nobody has changed anything yet.")
         return
-    table = _table("time", "actor", "act", "detail")
+    table = table_of("time", "actor", "act", "detail")
     for line in lines:
         detail = ", ".join(f"{name} {value}" for name, value in line["detail"].items())
         table.add_row(format_time(line["created_at"]), line["actor"], line["act"], detail)

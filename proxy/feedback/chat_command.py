@@ -21,7 +21,8 @@ from proxy.dialects.identity import RequestIdentity
 from proxy.feedback.bodies import MAX_TEXT
 from proxy.feedback.ratings import OWNER, Feedback, parse_judgement
 from proxy.feedback.unconfirmed_fixes import UnconfirmedFixes
-from proxy.training.admin_acts import IN_CHAT, AdminActs
+from proxy.training.admin_acts import IN_CHAT, OF_A_LINE, AdminActs
+from store.line_records import COMMON
 from store.records import NewRating, Rating, RecentCompletion
 from store.store import Store
 
@@ -70,6 +71,7 @@ class CommandContext(NamedTuple):
     model: str
     unlisted: tuple[str, ...] = ()  # whom the request names and `server.chat_admins` does not
     agent: Agent | None = None  # that sent the request, where that is known
+    line: str = COMMON
 
     @property
     def role(self) -> str:
@@ -99,9 +101,9 @@ FindTarget = Callable[[], Awaitable[RatingTarget]]
 class StatusTexts(Protocol):
     """Lines on the proxy's state, for a chat."""
 
-    def text(self, *, with_text: bool) -> Awaitable[str]: ...
+    def text(self, *, with_text: bool, line: str = COMMON) -> Awaitable[str]: ...
 
-    def countdown(self) -> Awaitable[str]:
+    def countdown(self, line: str = COMMON) -> Awaitable[str]:
         """How far the next run is."""
 
 
@@ -148,8 +150,9 @@ class ChatCommands:
         try:
             actor = context.scope.principal.name or context.identity.user or OWNER
             text = await self.do(
-                command, find_target, role=context.role, actor=f"{actor} (chat)", unlisted=context.unlisted
-            )
+                command, find_target, role=context.role, actor=f"{actor} (chat)", unlisted=context.unlisted,
+                line=context.line,
+            )  # fmt: skip
             return f"rlproxy: {text}"
         except ProxyError as error:
             return f"rlproxy: {error.message}"
@@ -164,12 +167,13 @@ class ChatCommands:
         source: str = "chat",
         event_id: str | None = None,
         unlisted: Sequence[str] = (),
+        line: str = COMMON,
     ) -> str:
-        """Do it and say so. `actor`: for the audit log. `find_target` is asked for what a command is about where it is
-        about something. Raises ProxyError."""
+        """Do it and say so. `actor`: for the audit log; `line`: of the conversation. `find_target` is asked for what a
+        command is about where it is about something. Raises ProxyError."""
         if command.verb == "status":
             # Texts stay on this machine: none goes to a chat platform, nor to who may not read others' answers.
-            return await self._status.text(with_text=source == "chat" and role != "use")
+            return await self._status.text(with_text=source == "chat" and role != "use", line=line)
         if command.verb in ("", "help"):
             return HELP
         act = command.verb in IN_CHAT
@@ -180,15 +184,15 @@ class ChatCommands:
                 f"`/rl {command.verb}` takes no words after it, so nothing was done. Type `/rl {command.verb}` alone."
             )
         if act:
-            return (await self._acts.do(command.verb, actor)).text
+            return (await self._acts.do(command.verb, actor, line=line if command.verb in OF_A_LINE else None)).text
         if not command.rates and command.verb != "undo":
             return f"I do not know `/rl {command.verb[:40]}`, so nothing was done; {HELP}"
         if role == "use":
             return "your key may ask models and not rate (its role is use), so nothing was rated."
         target = await find_target()
         if command.verb == "undo":
-            return await self._undo(target)
-        return await self._rate(target, command, source, event_id)
+            return await self._undo(target, line)
+        return await self._rate(target, command, source, event_id, line)
 
     async def _last(self, place: Place) -> RecentCompletion:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
@@ -196,7 +200,7 @@ class ChatCommands:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
         return answer
 
-    async def _rate(self, target: RatingTarget, command: Command, source: str, event_id: str | None) -> str:
+    async def _rate(self, target: RatingTarget, command: Command, source: str, event_id: str | None, line: str) -> str:
         if len(command.words) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
@@ -205,7 +209,7 @@ class ChatCommands:
                 return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
             if command.several_lines:
                 return self._ask_for(target, text)
-            return await self._fix(target, text, source, event_id)
+            return await self._fix(target, text, source, event_id, line)
         if command.several_lines:
             return SEVERAL_LINES
         comment = command.words or None
@@ -213,11 +217,11 @@ class ChatCommands:
         new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target)}"
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target, line)}"
 
-    async def _end(self, target: RatingTarget) -> str:
+    async def _end(self, target: RatingTarget, line: str) -> str:
         """Which answer it was, how to undo, and what it adds to."""
-        return f"{target.words} {UNDO} {_sentence(await self._status.countdown())}"
+        return f"{target.words} {UNDO} {_sentence(await self._status.countdown(line))}"
 
     def _ask_for(self, target: RatingTarget, text: str) -> str:
         self._unconfirmed.keep(target.key, text)
@@ -225,18 +229,18 @@ class ChatCommands:
         first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(target.answer)
         return CONFIRM.format(first=first, last=last, answer=answer)
 
-    async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None) -> str:
+    async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None, line: str) -> str:
         new = NewRating(*target.key, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
         replacement = _replaced(rating, new)
-        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target)}"
+        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target, line)}"
 
-    async def _undo(self, target: RatingTarget) -> str:
+    async def _undo(self, target: RatingTarget, line: str) -> str:
         rating = await self._store.ratings.live(*target.key)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        countdown = _sentence(await self._status.countdown())
+        countdown = _sentence(await self._status.countdown(line))
         trained = versions_in_words(await self._store.ratings.versions_of(rating.id))
         stays = f" {trained} learned from it, and stays so; `/rl rollback` goes back a version." if trained else ""
         return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}{stays} {countdown}"

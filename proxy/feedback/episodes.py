@@ -25,6 +25,7 @@ from proxy.core.json_edit import DEEPEST, is_deeper
 from proxy.feedback.reward_function import RewardFunction
 from store import errors
 from store.learning.episodes import Episode, NewEpisode, NewReward, RewardResult, Split
+from store.line_records import COMMON
 from store.store import Store
 
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,127}")  # stands in a path
@@ -47,6 +48,7 @@ class Pin(NamedTuple):
     version: int | None = None
     ended: bool = False
     used: float = 0.0  # monotonic
+    line: str = COMMON
 
 
 class Episodes:
@@ -65,16 +67,19 @@ class Episodes:
 
     # Requests for the model
 
-    async def pin(self, key: str, session: str | None, live: int | None, *, begins: bool) -> Pin | None:
+    async def pin(
+        self, key: str, session: str | None, live: int | None, *, begins: bool, line: str = COMMON
+    ) -> Pin | None:
         """The record of this session, and with it the version that its requests get; None where it is not an episode.
-        `live` None: nothing is to be pinned. `begins`: whether this request may be the first one of an episode.
+        `line`: of a new one. `live` None: nothing is to be pinned. `begins`: whether this request may be the first one
+        of an episode.
 
         Raises Gone after the episode's end.
         """
         if session is None:
             return None
         try:
-            pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None)
+            pin = self._pins.get((key, session)) or await self._look(key, session, live if begins else None, line)
         except errors.StoreAway:  # whether it is one is not known now; the request is answered all the same
             return None
         if pin.ended:
@@ -86,7 +91,7 @@ class Episodes:
             return None
         return self._keep(key, session, pin._replace(used=time.monotonic()))
 
-    async def _look(self, key: str, session: str, live: int | None) -> Pin:
+    async def _look(self, key: str, session: str, live: int | None, line: str) -> Pin:
         episode = await self._store.episodes.find(session, key)
         if (meanwhile := self._pins.get((key, session))) is not None:  # another request of it was quicker
             return meanwhile
@@ -95,8 +100,8 @@ class Episodes:
         elif live is None or not self._is_program(key) or await self._store.episodes.sessions_turns(session, key):
             pin = Pin(episode=False)
         else:
-            pin = self._pins.get((key, session)) or Pin(episode=True, version=live)
-            self._store.episodes.queue(NewEpisode(session, key, pin.version, posted=False))
+            pin = self._pins.get((key, session)) or Pin(episode=True, version=live, line=line)
+            self._store.episodes.queue(NewEpisode(session, key, pin.version, posted=False, line=pin.line))
         return self._keep(key, session, pin)
 
     def _is_program(self, key: str) -> bool:
@@ -119,10 +124,10 @@ class Episodes:
     # What a program says
 
     async def open(
-        self, key: str, body: Mapping[str, Any], live: int | None, user: str | None = None
+        self, key: str, body: Mapping[str, Any], live: int | None, user: str | None = None, line: str = COMMON
     ) -> tuple[Episode, bool]:
-        """The episode, and whether it is new. `user`: whom a server before us names. Raises BadRequest, Conflict,
-        TooMany."""
+        """The episode, and whether it is new. `live`: of its line; `user`: whom a server before us names. Raises
+        BadRequest, Conflict, TooMany."""
         _only(body, {"id", "task", "group", "group_size", "split", "meta"})
         id = body.get("id") if body.get("id") is not None else f"ep-{uuid4().hex[:20]}"
         if not isinstance(id, str) or not ID.fullmatch(id):
@@ -150,6 +155,7 @@ class Episodes:
             split=split,
             meta=meta,
             user=user,
+            line=line,
         )
         if await self._store.episodes.open_count(key) >= MOST_OPEN:
             raise TooMany(
@@ -295,7 +301,7 @@ def refusal(error: errors.StoreError) -> ProxyError | None:
 
 
 def _pin(episode: Episode) -> Pin:
-    return Pin(True, episode.version, ended=episode.ended_at is not None)
+    return Pin(True, episode.version, ended=episode.ended_at is not None, line=episode.line)
 
 
 def value_in(body: Mapping[str, Any]) -> float | None:

@@ -260,6 +260,7 @@ class Feedback:
             source_event_id=event_id,
             scale=scale,
             key=None if trusted else principal.key,
+            line=principal.line,
             **texts,
         )
 

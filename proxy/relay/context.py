@@ -24,6 +24,7 @@ from proxy.conversation.turns import is_marked_side
 from proxy.core.agent_wrappers import Agent
 from proxy.core.http_message import header_lines
 from proxy.core.upstream import end_to_end
+from proxy.core.version_names import label
 from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.identity import HeadIdentity, RequestIdentity, head_identity
 from proxy.relay.capture.optout import says_off
@@ -31,8 +32,10 @@ from proxy.relay.early_stream import HeldStream
 from proxy.relay.request_body import CommandLines, coding_of
 from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Assignment
-from proxy.versions.live_version import Lease, NamedVersion
+from proxy.versions.live_version import Lease
+from proxy.versions.named_version import NamedVersion
 from store.captured.tree import SYSTEM_ROLES
+from store.line_records import COMMON
 from store.records import Requester
 
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -85,6 +88,7 @@ class RequestContext:
 
     # version
     version: NamedVersion = field(init=False)
+    line: str = COMMON
     is_episode: bool = False
     pinned: int | None = None  # the version of its episode
     assigned: Assignment | None = None  # by an experiment
@@ -92,6 +96,11 @@ class RequestContext:
     # admit
     stream: HeldStream | None = None  # where its client is held while it waits
     lease: Lease = field(init=False)
+
+    def answered_by(self) -> dict[str, str]:
+        """The headers that prove which weights answer."""
+        headers = {"x-rl-adapter": label(self.lease.version)}
+        return headers if self.line == COMMON else {**headers, "x-rl-line": self.line}
 
     @property
     def promised(self) -> int | None:

@@ -29,6 +29,7 @@ from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.relay import openai_tokens
 from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
+from store.line_records import COMMON
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _PROMPT_MEMBERS: Final = ("messages", "tools", "chat_template_kwargs")
@@ -50,7 +51,8 @@ class CountTokens:
         content, parsed = await off_loop(heavy, parse_request, raw, bodies, prefix, MESSAGES)
         async with self._parts.admission.through():
             await self._parts.backend.ready()
-            lease = await self._parts.live_version.acquire(self._parts.live_version.parse_name(parsed.model))
+            name = self._parts.live_version.parse_name(parsed.model)
+            lease = await self._parts.live_version.acquire(name, line=name.line or COMMON)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
                     return await self._answer(request, content.raw, content.parsed, parsed, address, heavy)

@@ -25,7 +25,6 @@ from proxy.core.ndjson import Line, NdjsonSplitter
 from proxy.core.offload import LARGE, in_thread, off_loop
 from proxy.core.sse import Event, EventSplitter, read_all
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, read_short, splitter_for
-from proxy.core.version_names import label
 from proxy.dialects import CHAT
 from proxy.dialects.base import ODD, OutgoingRequest
 from proxy.dialects.chat import chat_body
@@ -166,7 +165,7 @@ class Exchange:
         headers = answer_headers(upstream.headers, NOT_THEIRS)
         if self._capture is not None:
             headers["x-rl-completion-id"] = self._capture.id
-        headers["x-rl-adapter"] = label(self._context.lease.version)
+        headers.update(self._context.answered_by())
         if self._taught and (ratings := ", ".join(lesson.rating for lesson in self._taught if not lesson.left_out)):
             headers[LESSONS] = ratings
         if self._codec.left_out:

@@ -46,12 +46,12 @@ class PromptLessons:
         self._lessons = None
 
     async def for_request(
-        self, dialect: Dialect, parsed: ParsedRequest, requester: Requester, version: int | None
+        self, dialect: Dialect, parsed: ParsedRequest, requester: Requester, version: int | None, line: str
     ) -> tuple[PromptLesson, ...]:
         """Those that fit; some may be left out of the prompt, to compare. None where its format has no place."""
         if dialect.name not in PLACES or version is None or not parsed.typed:
             return ()
-        active = await self._active(requester)
+        active = [lesson for lesson in await self._active(requester) if lesson.line == line]
         if not active:
             return ()
         first = question_of(parsed.messages[:1]) or question_of(parsed.messages)

@@ -13,6 +13,8 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
+from proxy.access.keys import Principal
+from proxy.access.security import principal_of
 from proxy.access.unknown_route import MISSING
 from proxy.core.errors import NotFound, ProxyError
 from proxy.core.http_message import NoHttp
@@ -22,6 +24,7 @@ from proxy.core.upstream import read_whole, upstream_path
 from proxy.dialects import MESSAGES
 from proxy.relay.anthropic_models import ANTHROPIC, anthropic_model, anthropic_page
 from proxy.relay.parts import RelayParts
+from store.line_records import COMMON
 
 _LIST: Final = "/v1/models"
 _BY_NAME: Final = f"{_LIST}/"
@@ -75,7 +78,7 @@ class Models:
                 return await self._listed_for(request)
             models = await backend.models()
         theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.live_version.model}@")]
-        return [*theirs, *await self.ours()]
+        return [*theirs, *await self.ours(principal_of(request))]
 
     async def _listed_for(self, request: web.Request) -> Sequence[dict[str, Any]]:
         """Somebody else's list by the key of this client; empty where it tells none."""
@@ -89,11 +92,16 @@ class Models:
             return [entry for entry in loads(body)["data"] if isinstance(entry, dict)] if answer.status == 200 else []
         return []
 
-    async def ours(self) -> Sequence[dict[str, Any]]:
+    async def ours(self, principal: Principal) -> Sequence[dict[str, Any]]:
+        """The base, the lines and the versions that this key may ask for."""
         model, adapters = self._parts.live_version.model, await self._parts.store.versions.all()
+        names = self._parts.lines.names(principal)
+        own_lines = names if self._parts.lines.has_several else []
+        lines = [_entry(f"{model}@{line}", model, 0) for line in own_lines if line != COMMON]
+        adapters = [adapter for adapter in adapters if principal.line in (None, adapter.line)]
         base = [_entry(f"{model}@base", model, 0)] if self._parts.backend.capabilities.adapters else []
         name = self._parts.live_version.name
-        return base + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.is_deleted]
+        return base + lines + [_entry(name(a.version), model, int(a.created_at)) for a in adapters if not a.is_deleted]
 
 
 def is_missing(response: web.StreamResponse) -> bool:

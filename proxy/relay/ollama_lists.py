@@ -61,7 +61,10 @@ class OllamaLists:
         """By the name that a client uses: every version that can be asked for, and the base."""
         adapters = await self._store.versions.all()
         versions = {self._live_version.name(a.version): a for a in adapters if not a.is_deleted}
-        return {f"{self._live_version.model}@base": None, **versions}
+        model, by_version = self._live_version.model, {a.version: a for a in adapters if not a.is_deleted}
+        lines = self._live_version.lines
+        of_lines = {f"{model}@{line}": by_version.get(self._live_version.live_of(line)) for line in lines[1:]}
+        return {f"{model}@base": None, **of_lines, **versions}
 
     async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""

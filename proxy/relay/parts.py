@@ -47,6 +47,7 @@ class RelayParts:
         self.recent = services.recent
         self.underway = services.underway
         self.live_version = training.live_version
+        self.lines = training.lines
         self.arms = training.arms
         self.formats = formats
         self.episodes = episodes

@@ -184,7 +184,9 @@ class Relay:
         admins = self.parts.settings.server.chat_admins
         unlisted = tuple(name for name in scope.names if name not in admins)
         model = context.parsed.model or self.parts.backend.served.model
-        command = CommandContext(scope, context.identity, model, unlisted, context.agent)
+        context.version = self.parts.live_version.parse_name(context.parsed.model)
+        context.line = await self._line_of(context)
+        command = CommandContext(scope, context.identity, model, unlisted, context.agent, context.line)
         parsed = replace(
             context.parsed, previous=context.as_sent.previous, messages=lines.messages[: lines.position + 1]
         )
@@ -224,16 +226,25 @@ class Relay:
         if context.commands.for_model is not None and not context.commands.for_model:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         context.version = name = self.parts.live_version.parse_name(context.parsed.model)
+        context.line = await self._line_of(context)
         if context.id is not None and context.identity.session is not None:  # an episode is a captured session
-            live = self.parts.live_version.version_of(name) if name.pinned is None else None
+            live = self.parts.live_version.version_of(name, context.line) if name.pinned is None else None
             assert context.requester.key is not None
             pin = await self.parts.episodes.pin(
-                context.requester.key, context.identity.session, live, begins=context.head.identity.may_begin_episode
-            )
+                context.requester.key, context.identity.session, live, begins=context.head.identity.may_begin_episode,
+                line=context.line,
+            )  # fmt: skip
             context.is_episode = pin is not None
             context.pinned = None if live is None or pin is None else pin.version
+            context.line = context.line if pin is None or name.pinned is not None else pin.line
         if context.id is not None and name.is_ours and name.pinned is None and not context.is_episode:
             context.assigned = _assignment(self.parts.arms, context)
+
+    async def _line_of(self, context: RequestContext) -> str:
+        agent = None if context.agent is None else context.agent.name
+        return await self.parts.lines.of_request(
+            context.version, context.scope.principal, context.request.headers, context.identity.user, agent
+        )
 
     # 4: admit
 
@@ -265,7 +276,7 @@ class Relay:
             return None
         promised = context.promised
         if promised is None:
-            promised = self.parts.live_version.version_of(context.version)
+            promised = self.parts.live_version.version_of(context.version, context.line)
         return HeldStream(context.request, context.dialect, context.attempt, context.id, promised)
 
     # 5: forward
@@ -275,7 +286,8 @@ class Relay:
         parts, stream = self.parts, context.stream
         await parts.backend.ready()
         promised = stream.promised if stream else None
-        lease = await parts.live_version.acquire(context.version, context.promised if promised is None else promised)
+        promised = context.promised if promised is None else promised
+        lease = await parts.live_version.acquire(context.version, promised, context.line)
         context.lease = lease
         try:
             outgoing = await self._outgoing(context)
@@ -315,7 +327,7 @@ class Relay:
         if self.parts.lessons is None or context.id is None or context.agent is NOBODY or has_begun:
             return ()
         return await self.parts.lessons.for_request(
-            context.dialect, context.parsed, context.requester, context.lease.version
+            context.dialect, context.parsed, context.requester, context.lease.version, context.line
         )
 
 
@@ -325,7 +337,7 @@ def _as_proxy_error(error: ProxyError | StoreError) -> ProxyError:
 
 def _assignment(arms: Arms, context: RequestContext) -> Assignment | None:
     """The arm of its conversation in the running experiment."""
-    if arms.experiment is None:
+    if arms.experiment is None or arms.experiment.line != context.line:
         return None
     if (conversation := context.conversation()) is None:
         return None

@@ -18,7 +18,8 @@ from proxy.core.version_names import version_in_words
 from proxy.training.run_supervisor import RunSupervisor
 from proxy.versions.live_version import LiveVersion
 from store.errors import StoreError
-from store.records import BASE, Pointer
+from store.line_records import COMMON, Pointer
+from store.records import BASE
 from store.store import Store
 
 log = structlog.get_logger()
@@ -26,6 +27,7 @@ log = structlog.get_logger()
 ACTS: Final = ("train", "pause", "resume", "cancel", "rollback", "promote", "reset")
 CHANGES_POINTER: Final = frozenset({"rollback", "promote"})  # which has a line of its own in the audit log
 BY_LEARNER: Final = frozenset({"train", "cancel"})  # of several relays only the one that learns can
+OF_A_LINE: Final = frozenset({"train", "rollback", "promote", "reset"})
 IN_CHAT: Final = frozenset({"train", "pause", "resume", "rollback", "reset"})
 
 
@@ -66,10 +68,13 @@ class AdminActs:
         self._live_version = live_version
         self._tasks = tasks
 
-    async def do(self, act: str, actor: str, version: int | None = None, *, tune: bool = False) -> ActResult:
+    async def do(
+        self, act: str, actor: str, version: int | None = None, *, tune: bool = False, line: str | None = None
+    ) -> ActResult:
         """Act to the end, also where the client hangs up first. `version`: for `promote`, and where a rollback is to
-        go. `tune`: for `train`. Raises ProxyError, NotFound for another act."""
-        task = self._tasks.spawn(f"act-{act}", self._outcome(act, actor, version, tune))
+        go. `tune`: for `train`. `line`: None is the version's own, else the common one. Raises ProxyError, NotFound
+        for another act."""
+        task = self._tasks.spawn(f"act-{act}", self._outcome(act, actor, version, tune, line))
         try:
             outcome: ActResult | ProxyError = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -79,25 +84,36 @@ class AdminActs:
             raise outcome
         return outcome
 
-    async def _outcome(self, act: str, actor: str, version: int | None, tune: bool) -> ActResult | ProxyError:
+    async def _outcome(
+        self, act: str, actor: str, version: int | None, tune: bool, line: str | None
+    ) -> ActResult | ProxyError:
         """A refusal is for the client; the task itself did what it should."""
         try:
-            result = await self._act(act, actor, version, tune)
+            result = await self._act(act, actor, version, tune, await self._line(version, line))
         except ProxyError as error:
             return error
         if act not in CHANGES_POINTER:
             try:
-                await self._store.meta.audit(actor, act, _detail(result, tune))
+                await self._store.meta.audit(actor, act, _detail(result, tune, line))
             except StoreError as error:
                 return StorageFailed(f"It is done ({result.text}), but not in the audit log: {error}")
         return result
 
-    async def _act(self, act: str, actor: str, version: int | None, tune: bool) -> ActResult:
+    async def _line(self, version: int | None, line: str | None) -> str:
+        """Raises NotFound."""
+        if line is None and version:
+            adapter = await self._store.versions.get(version)
+            line = None if adapter is None else adapter.line
+        line = line or COMMON
+        self._live_version.pointer_of(line)
+        return line
+
+    async def _act(self, act: str, actor: str, version: int | None, tune: bool, line: str) -> ActResult:
         if act in BY_LEARNER and self._store.sharing is not None and not self._store.sharing.following.leads:
             raise Conflict("Another relay of this database trains, and nothing was changed: say this to that one.")
         match act:
             case "train":
-                reason = (await self._learner.train(tune=tune)).reason
+                reason = (await self._learner.train(tune=tune, line=line)).reason
                 return ActResult(f"a run starts: {reason}.", Started(started=True, why=reason), 202)
             case "pause":
                 await self._learner.pause()
@@ -112,20 +128,22 @@ class AdminActs:
                 )
             case "rollback":
                 if version is None:
-                    return _live(await self._live_version.rollback(actor), "is live again")
-                return _live(await self._live_version.to(version, "rollback to the base", actor), "is live again")
+                    return _live(await self._live_version.rollback(actor, line), "is live again", line)
+                pointer = await self._live_version.to(version, "rollback to the base", actor, line=line)
+                return _live(pointer, "is live again", line)
             case "promote" if version is not None:
-                return _live(await self._live_version.to(version, "promoted by hand", actor), "is live")
+                pointer = await self._live_version.to(version, "promoted by hand", actor, line=line)
+                return _live(pointer, "is live", line)
             case "reset":
-                await self._learner.reset(actor)
+                await self._learner.reset(actor, line)
                 text = "the base model answers, and the next run starts from it; nothing is deleted."
                 return ActResult(text, Reset(live=BASE, baseline=0.0))
         raise NotFound(f"There is no act {act}.")
 
 
-def _detail(result: ActResult, tune: bool) -> dict[str, Any]:
+def _detail(result: ActResult, tune: bool, line: str | None) -> dict[str, Any]:
     detail: dict[str, Any] = {name: value for name, value in result.body.items() if name in ("why", "cancelled")}
-    return detail | ({"tune": True} if tune else {})
+    return detail | ({"tune": True} if tune else {}) | ({"line": line} if line else {})
 
 
 def _log_outcome(task: asyncio.Task[ActResult | ProxyError]) -> None:
@@ -139,6 +157,7 @@ def _log_outcome(task: asyncio.Task[ActResult | ProxyError]) -> None:
         log.info("an act was done after its client had hung up", act=task.get_name(), outcome=outcome.text)
 
 
-def _live(pointer: Pointer, how: str) -> ActResult:
+def _live(pointer: Pointer, how: str, line: str) -> ActResult:
     body = PointerBody(live=pointer.live, previous=pointer.previous, reason=pointer.reason)
-    return ActResult(f"{version_in_words(pointer.live)} {how}.", body)
+    place = "" if line == COMMON else f" in the line {line}"
+    return ActResult(f"{version_in_words(pointer.live)} {how}{place}.", body)

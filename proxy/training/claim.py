@@ -6,7 +6,7 @@ Not here: when a run may start (preconditions), its lines (run_folder), who carr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,9 +22,11 @@ from proxy.training.served_prompts import ServedPrompts
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
+from store.file.meta import of_line
 from store.learning.episode_groups import EpisodeRequirements
-from store.learning.runs import EPISODE_BASELINE
+from store.learning.runs import BASELINE, EPISODE_BASELINE
 from store.learning.samples import SampleRequirements
+from store.line_records import COMMON
 from store.records import Run
 from trainer.launch import Seal
 
@@ -56,12 +58,13 @@ class Claims:
         self.extra_choices: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None  # more choices for the manifest
         self.prepare: Callable[[], Awaitable[None]] | None = None  # what has to be settled before each claim
 
-    async def claim(self, *, min_total: int, rebuilds: bool) -> Run | None:
-        """Make a run of the fresh ratings; None where there are fewer than `min_total`, or another run is open."""
+    async def claim(self, *, min_total: int, rebuilds: bool, line: str = COMMON) -> Run | None:
+        """Make a run of the fresh ratings of a line; None where there are fewer than `min_total`, or another run is
+        open."""
         if self.prepare is not None:
             await self.prepare()
         train = self._settings.train
-        requirements = await self._requirements(train.max_samples, min_total)
+        requirements = await self._requirements(train.max_samples, min_total, line)
         return await self._store.samples.claim(
             SampleRequirements(
                 **requirements,
@@ -74,22 +77,23 @@ class Claims:
             )
         )
 
-    async def claim_episodes(self, *, min_total: int) -> Run | None:
+    async def claim_episodes(self, *, min_total: int, line: str = COMMON) -> Run | None:
         """Make a run of groups of episodes that have closed; None where there are fewer than `min_total` episodes, or
         none that teaches."""
         train = self._settings.train
-        requirements = await self._requirements(max(2 * train.start_at_episodes, train.group_size), min_total)
+        requirements = await self._requirements(max(2 * train.start_at_episodes, train.group_size), min_total, line)
         return await self._store.episode_groups.claim(
             EpisodeRequirements(**requirements, size=train.group_size, timeout_s=train.group_timeout_s)
         )
 
-    async def _requirements(self, limit: int, min_total: int) -> dict[str, Any]:
+    async def _requirements(self, limit: int, min_total: int, line: str) -> dict[str, Any]:
         """The members of `RunRequirements`, which both claims have."""
         runs = self._settings.home / "runs"
         newest = await asyncio.to_thread(run_folder.newest_version, self._model_folder())
         return {
             "model": self._cloud_student.model if self._cloud_student else self._live_version.model,
-            "live": await self._cloud_student.parent() if self._cloud_student else self._live_version.live,
+            "live": await self._cloud_student.parent() if self._cloud_student else self._live_version.live_of(line),
+            "line": line,
             "max_version_gap": self._settings.train.max_version_gap,
             "limit": limit,
             "min_total": min_total,
@@ -135,7 +139,9 @@ class Claims:
     async def _write(self, run: Run, weights: str) -> None:
         train = self._settings.train
         # The critic looks at more of them than the filter needs: they are what people may be asked about.
-        calibration = await self._store.completions.exact_unrated(version=run.parent, limit=2 * train.calibration)
+        calibration = await self._store.completions.exact_unrated(
+            version=run.parent, line=run.line, limit=2 * train.calibration
+        )
         replays = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
         replays = 0 if self._cloud_student else replays
         adapters = {a.version: a.path for a in await self._store.versions.all() if not a.is_deleted}
@@ -143,13 +149,13 @@ class Claims:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
             await self._store.samples.of_run(run.id),
-            await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES),
+            await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES, run.line),
             await self._store.samples.replay_samples(run, max_version_gap=train.max_version_gap, each=replays)
             if replays
             else [],
         )
         turns = await self._store.episode_groups.run_turns(run.id)
-        moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
+        moments = await self._store.opinions.moments(train.max_rater_share, train.raters, run.line)
         if turns:  # a run has either
             lines = await asyncio.to_thread(run_folder.episode_lines, turns)
         else:
@@ -172,8 +178,9 @@ class Claims:
             weights=weights,
             adapters=adapters,
             out=self._model_folder() / f"v{run.version:04d}",
-            baseline=float(await self._store.meta.get("baseline", 0.0)),
-            episode_baseline=float(await self._store.meta.get(EPISODE_BASELINE, 0.0)),
+            baseline=float(await self._store.meta.get(of_line(BASELINE, run.line), 0.0)),
+            episode_baseline=float(await self._store.meta.get(of_line(EPISODE_BASELINE, run.line), 0.0)),
+            version_gap=_version_gap(run, lines, train.max_version_gap),
             languages=languages.codes,
             neutral=served.neutral,
             comparison=None if self._cloud_student else self._weights_check.noise,
@@ -181,8 +188,8 @@ class Claims:
             # Another model's replies have no log-probs of this policy: they train by `kto` alone.
             loss=None if self._cloud_student else await asyncio.to_thread(own_loss.read, train),
             server_format="peft" if self._cloud_student else self._backend.server_format,
-            tune=bool(await self._store.meta.get(TUNE, False)),
-            tuned=(await self._store.meta.get(TUNED, {})).get(run.model),
+            tune=bool(await self._store.meta.get(of_line(TUNE, run.line), False)),
+            tuned=(await self._store.meta.get(TUNED, {})).get(of_line(run.model, run.line)),
             choices=[
                 *(self._cloud_student.choices if self._cloud_student else ()),
                 prompt_languages.as_choice(languages),
@@ -194,8 +201,29 @@ class Claims:
             pictures=pictures,
             seal=Seal(await self._store.runs.key(run.id)),
         )
-        await self._store.meta.set(TUNE, False)  # the folder says so from here on
+        await self._store.meta.set(of_line(TUNE, run.line), False)  # the folder says so from here on
+
+    async def tune(self, line: str) -> None:
+        """The line's next run looks for its learning rate."""
+        await self._store.meta.set(of_line(TUNE, line), True)
+
+    async def reset(self, line: str) -> None:
+        """The line's next run begins with a baseline of 0."""
+        await self._store.meta.set(of_line(BASELINE, line), 0.0)
+
+    async def note_rate(self, run: Run, rate: float) -> None:
+        """A sweep has found this learning rate, whatever becomes of its run."""
+        rates = await self._store.meta.get(TUNED, {})
+        await self._store.meta.set(TUNED, {**rates, of_line(run.model, run.line): rate})
 
     def _model_folder(self) -> Path:
         model = self._cloud_student.model if self._cloud_student else self._live_version.model
         return run_folder.of_model(self._settings.adapters_dir, model)
+
+
+def _version_gap(run: Run, lines: Sequence[Mapping[str, Any]], setting: int) -> int:
+    """The gap that the trainer allows, in version numbers: those of a line have gaps where other lines have versions.
+    Which samples are too old was decided as they were claimed; those that only the gate sees again do not count."""
+    trained = [line for line in lines if line["split"] != "held" and line["version"] is not None]
+    ages: list[int] = [run.parent - line["version"] for line in trained]
+    return max([setting, *ages])

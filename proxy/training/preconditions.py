@@ -34,7 +34,8 @@ from proxy.training.weights_check import WeightsCheck
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.learning.episode_groups import ReadyEpisodes
-from store.records import Fresh, Run
+from store.line_records import COMMON
+from store.records import Fresh
 
 log = structlog.get_logger()
 
@@ -94,11 +95,19 @@ class Preconditions:
         """Why no run may read the database now; None where it may."""
         return self._store.integrity.doubt
 
-    async def fresh(self, *, before_run: int | None = None) -> Fresh:
+    async def turns(self) -> list[str]:
+        """The lines that a run could be of, in their turn: whose last run is longest ago comes first."""
+        waiting = await self._store.lines.with_samples(foreign=self.cloud_student is not None)
+        last_runs = await self._store.lines.last_runs()
+        lines = [line for line in self._live_version.lines if line in waiting or line == COMMON]
+        return sorted(lines, key=lambda line: last_runs.get(line, 0))
+
+    async def fresh(self, *, before_run: int | None = None, line: str = COMMON) -> Fresh:
         train = self._settings.train
         return await self._store.samples.fresh(
-            live=self._live_version.live,
+            live=self._live_version.live_of(line),
             max_version_gap=train.max_version_gap,
+            line=line,
             before_run=before_run,
             foreign=self.cloud_student is not None,
             share=train.max_rater_share,
@@ -106,68 +115,64 @@ class Preconditions:
             judge_share=self._settings.judge.max_share,
         )
 
-    async def ratings_threshold(self) -> tuple[int, str]:
+    async def ratings_threshold(self, line: str = COMMON) -> tuple[int, str]:
         """How many fresh ratings start a run, and why that many."""
-        last = await self._last_run()
-        previous_count = (await self.fresh(before_run=last.id)).most if last else 0
+        last = await self._store.runs.last_of(line)
+        previous_count = (await self.fresh(before_run=last.id, line=line)).most if last else 0
         return ratings_threshold(self._settings.train, last, previous_count)
 
-    async def _last_run(self) -> Run | None:
-        """On this base: what a retrain came to says nothing about it."""
-        return next((run for run in await self._store.runs.recent() if not run.retrains), None)
-
-    async def due(self, *, by_hand: bool = False, early: bool = False) -> RunDecision:
+    async def due(self, *, by_hand: bool = False, early: bool = False, line: str = COMMON) -> RunDecision:
         """`early`: whatever the number of ratings and the served model, could a run train now?"""
         await self._services.picture_training.refresh()
-        if (lacks := await self._lacks(by_hand=by_hand)) is not None:
+        if (lacks := await self._lacks(by_hand=by_hand, line=line)) is not None:
             return RunDecision(False, lacks)
         train = self._settings.train
         if not early and self._weights_check.no is not None:
             return RunDecision(False, self._weights_check.no)
-        due = await self._ratings_due(train, by_hand=by_hand, early=early)
-        if not due.now and not await self._rebuilds():  # people go first
-            due = await self._episodes_due(due, by_hand=by_hand or early)
+        due = await self._ratings_due(train, line, by_hand=by_hand, early=early)
+        if not due.now and not await self._rebuilds(line):  # people go first
+            due = await self._episodes_due(due, line, by_hand=by_hand or early)
         if due.now and (rule := await self.blocking_rule(None, starting=True, by_hand=by_hand)) is not None:
             return RunDecision(False, rule)
         return due
 
-    async def _ratings_due(self, train: Train, *, by_hand: bool, early: bool) -> RunDecision:
-        fresh = await self.fresh()
+    async def _ratings_due(self, train: Train, line: str, *, by_hand: bool, early: bool) -> RunDecision:
+        fresh = await self.fresh(line=line)
         if fresh.total == 0:
             return RunDecision(False, dampened(fresh) or "there are no fresh ratings")
-        if not by_hand and not early and not await self._rebuilds():
-            lacks = enough(
-                train, fresh, *await self.ratings_threshold(), silent_s=time.monotonic() - self._services.last_request
-            )
+        if not by_hand and not early and not await self._rebuilds(line):
+            silent_s = time.monotonic() - self._services.last_request
+            lacks = enough(train, fresh, *await self.ratings_threshold(line), silent_s=silent_s)
             if lacks is not None:
                 return RunDecision(False, lacks)
-        if fresh.total < fresh.from_judges and not by_hand and fresh.total < (await self.ratings_threshold())[0]:
+        if fresh.total < fresh.from_judges and not by_hand and fresh.total < (await self.ratings_threshold(line))[0]:
             return RunDecision(True, f"{fresh.from_judges} labels of judges")
         return RunDecision(True, f"{fresh.total} fresh rating{'' if fresh.total == 1 else 's'}")
 
-    async def episodes(self) -> ReadyEpisodes:
+    async def episodes(self, line: str = COMMON) -> ReadyEpisodes:
         """Episodes that a run could take now."""
         train = self._settings.train
         return await self._store.episode_groups.ready(
-            live=self._live_version.live,
+            live=self._live_version.live_of(line),
             max_version_gap=train.max_version_gap,
+            line=line,
             size=train.group_size,
             timeout_s=train.group_timeout_s,
         )
 
-    async def episodes_threshold(self) -> int:
+    async def episodes_threshold(self, line: str = COMMON) -> int:
         """How many rewarded episodes start a run."""
-        last = await self._last_run()
+        last = await self._store.runs.last_of(line)
         returned = (await self._store.episode_groups.run_counts([last.id])).get(last.id, 0) if last else 0
         return episodes_threshold(self._settings.train, last, returned)
 
-    async def _episodes_due(self, otherwise: RunDecision, *, by_hand: bool) -> RunDecision:
+    async def _episodes_due(self, otherwise: RunDecision, line: str, *, by_hand: bool) -> RunDecision:
         """`otherwise`: what there is to say where there are no episodes."""
         train = self._settings.train
         if self.cloud_student is not None or not await self._store.episodes.any_waiting():
             return otherwise
-        ready = await self.episodes()
-        threshold = 1 if by_hand else await self.episodes_threshold()
+        ready = await self.episodes(line)
+        threshold = 1 if by_hand else await self.episodes_threshold(line)
         if ready.episodes < threshold:
             if not ready.episodes and not ready.forming:
                 return otherwise
@@ -181,12 +186,12 @@ class Preconditions:
             return RunDecision(False, no)
         return RunDecision(True, f"{ready.episodes} rewarded episode{'' if ready.episodes == 1 else 's'}", "episodes")
 
-    async def _lacks(self, *, by_hand: bool) -> str | None:
+    async def _lacks(self, *, by_hand: bool, line: str = COMMON) -> str | None:
         """Needs that training lacks, whatever the ratings and the hour."""
         train = self._settings.train
         if self.doubt is not None:
             return self.doubt
-        if not train.enabled and not by_hand and not await self._rebuilds():
+        if not train.enabled and not by_hand and not await self._rebuilds(line):
             return "training is off (train.enabled = false)"
         if self.cloud_student and (lacks := self.cloud_student.lacks()) is not None:
             return lacks
@@ -198,7 +203,7 @@ class Preconditions:
             return "train.weights does not say where the model's weights are"
         if train.loss and (lacks := await own_loss.lacks(train)) is not None:
             return lacks
-        if (obstacle := await self.obstacle(anew=by_hand)) is not None:
+        if (obstacle := await self.obstacle(anew=by_hand, line=line)) is not None:
             return obstacle
         if (problem := await self.place_problem(anew=by_hand)) is not None:
             return problem
@@ -208,10 +213,10 @@ class Preconditions:
             return f"run {waiting[0].id} waits at its last step: {self.state.blocking_rule}"
         return None
 
-    async def _rebuilds(self) -> bool:
-        """Tell whether the next run is one that a person asked for by forgetting, whatever the number of ratings."""
-        state = await self._store.unlearning.state()
-        return state is not None and state.over is None
+    async def _rebuilds(self, line: str) -> bool:
+        """Tell whether the line's next run is one that a person asked for by forgetting, whatever the number of
+        ratings."""
+        return line in await self._store.unlearning.lines()
 
     async def trainable_weights(self) -> str | None:
         """The weights, where a run could train on them some day and none does now."""
@@ -220,22 +225,26 @@ class Preconditions:
     async def check_base_model(self, *, by_hand: bool) -> None:
         """Is the served model the one that trains? Looked at from the first rating on, not only at the last one."""
         weights = self.weights()
-        if weights is not None and (await self.due(by_hand=by_hand, early=True)).now:
-            await self._weights_check.check(weights, now=by_hand)
+        if weights is None:
+            return
+        for line in await self.turns():
+            if (await self.due(by_hand=by_hand, early=True, line=line)).now:
+                await self._weights_check.check(weights, now=by_hand)
+                return
 
     @property
     def layers(self) -> str | None:
         """The layers that a run would train, as far as is known."""
         return None if self._adapter_check.layers is None else str(self._adapter_check.layers)
 
-    async def obstacle(self, *, anew: bool = False) -> str | None:
+    async def obstacle(self, *, anew: bool = False, line: str = COMMON) -> str | None:
         """The backend's obstacle to taking what a run makes; asked `anew` before a run, else as far as is known."""
         weights = self.weights()
         if (lacks := await asyncio.to_thread(lambda: self._backend.obstacle)) is not None:
             return lacks
         if weights is None or not self._backend.capabilities.adapters:
             return None
-        parent = await self._parent()
+        parent = await self._parent(line)
         if anew:
             return await self._adapter_check.check_now(weights, parent)
         if self.state.run is not None:
@@ -268,9 +277,9 @@ class Preconditions:
                 log.warning("no run can train where it is to", reason=problem)
             self._place_problem, self._place_asked_s = problem, time.monotonic()
 
-    async def _parent(self) -> Path | None:
+    async def _parent(self, line: str) -> Path | None:
         """The adapter that a run would go on from; None: the base."""
-        adapter = await self._store.versions.get(self._live_version.live)
+        adapter = await self._store.versions.get(self._live_version.live_of(line))
         return None if adapter is None or adapter.is_deleted else Path(adapter.path)
 
     async def blocking_rule(self, run_id: int | None, *, starting: bool, by_hand: bool = False) -> str | None:

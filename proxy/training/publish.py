@@ -24,6 +24,7 @@ from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.services import Services
 from store.errors import RunEnded
+from store.file.meta import of_line
 from store.learning.versions import WAITING
 from store.records import Adapter, Run
 from trainer.launch import AdapterError, Seal, verify_adapter
@@ -77,7 +78,7 @@ class Publisher:
         except (AdapterError, KeyError) as error:
             await self.end(run, "failed", f"the adapter is not what the trainer wrote: {error}", result)
             return None
-        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest)
+        adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest, line=run.line)
         if self._cloud_student and not run.retrains:
             await self._cloud_student.publishes(run.version)
         waits = None if self._cloud_student or run.retrains else await self._overtaken(adapter)
@@ -102,11 +103,14 @@ class Publisher:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
         parent = await self._store.versions.get(adapter.parent)
         name = version_in_words(adapter.parent)
-        live = (await self._store.versions.pointer()).live  # read last: the baseline that is published next goes by it
+        # Read last: the baseline that is published next goes by it.
+        live = (await self._store.versions.pointer(adapter.line)).live
         if live == adapter.version:  # a person was quicker
             return None
         if parent is not None and parent.withdrawn:
             return f"v{adapter.version} was trained from {name}, which was rolled back: it waits for `promote`."
+        if adapter.line not in self._live_version.lines:
+            return f"v{adapter.version} is of the line {adapter.line}, which was retired: it waits for `promote`."
         if live == adapter.parent:
             return None
         return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
@@ -124,7 +128,7 @@ class Publisher:
         version, reason = adapter.version, f"run {adapter.run_id} passed the gate"
         for pause in (*RETRY_SWAP_S, None):
             try:
-                await self._live_version.to(version, reason, "rlproxy", instead_of=adapter.parent)
+                await self._live_version.to(version, reason, "rlproxy", instead_of=adapter.parent, line=adapter.line)
                 self._metrics.swaps.inc()
                 return
             except Overtaken:  # while it waited for the backend, for the next try or for its turn
@@ -132,7 +136,7 @@ class Publisher:
                     self._wait(adapter, obstacle)
                 return
             except Conflict as error:  # live already, or it does not fit the server's model any more, or is damaged
-                if self._live_version.live != version:
+                if self._live_version.live_of(adapter.line) != version:
                     await self._give_back(adapter, error)
                 return
             except ProxyError as error:
@@ -157,7 +161,8 @@ class Publisher:
 
     async def _is_compared(self, adapter: Adapter) -> bool:
         """Tell whether it does not go live now: another is compared, or it has to win an experiment first."""
-        if (running := self._experiments.current) is not None:
+        running = self._experiments.current
+        if running is not None and (running.line == adapter.line or self._by_experiment):
             if running.version != adapter.version:
                 self._wait(adapter, f"v{adapter.version} waits until the experiment with v{running.version} has ended.")
             return True
@@ -214,14 +219,15 @@ class Publisher:
 
     async def finish_swap(self) -> None:
         """A version that was published just before a crash goes live now; not one that nobody was to serve."""
-        adapters = await self._store.versions.all()
-        live = (
-            await self._store.versions.pointer()
-        ).live  # of a backend that is still asleep, the swap does not know it yet
-        if adapters and not self._cloud_student:
-            newest = max(adapters, key=lambda a: a.version)
-            if newest.version == await self._store.meta.get(NEWEST, None):
-                return
-            waiting = await self._store.meta.get(WAITING, None) == newest.version
-            if waiting and newest.withdrawn is None and newest.parent == live:
-                await self._go_live(newest)
+        if self._cloud_student:
+            return
+        newest = {adapter.line: adapter for adapter in await self._store.versions.all()}  # in their order
+        for line in self._live_version.lines:
+            adapter = newest.get(line)
+            if adapter is None or adapter.version == await self._store.meta.get(NEWEST, None):
+                continue
+            waiting = await self._store.meta.get(of_line(WAITING, line), None) == adapter.version
+            # Of a backend that is still asleep, the swap does not know it yet.
+            live = (await self._store.versions.pointer(line)).live
+            if waiting and adapter.withdrawn is None and adapter.parent == live:
+                await self._go_live(adapter)

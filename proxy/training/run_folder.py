@@ -136,6 +136,7 @@ def write(
     out: Path,
     baseline: float,
     episode_baseline: float = 0.0,
+    version_gap: int | None = None,
     languages: Sequence[str],
     neutral: Mapping[str, Mapping[str, Any]],
     comparison: Mapping[str, float] | None = None,
@@ -152,8 +153,8 @@ def write(
 
     `tune`: look for the learning rate, whatever one was found before (`tuned`). `objective` is that of the preset where
     it is None; `choices` are said with the run's own. `neutral` are the gate's questions, in these `languages`, as the
-    server renders them. `comparison` is the noise that was seen as the server was compared with the weights. What
-    people said is written under `seal`. Raises OSError (disk full).
+    server renders them. `version_gap`: in place of train.max_version_gap. `comparison` is the noise that was seen as
+    the server was compared with the weights. What people said is written under `seal`. Raises OSError (disk full).
     """
     folder = Path(run.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -189,7 +190,7 @@ def write(
         "preset": train.preset,
         "tune": "anew" if tune else train.tune,
         "tuned": tuned,
-        "overrides": {"max_version_gap": train.max_version_gap, **train.overrides, **aim},
+        "overrides": {"max_version_gap": version_gap or train.max_version_gap, **train.overrides, **aim},
         "gate": settings.gate.model_dump(exclude={"checks"}),
         "languages": languages,
         "neutral": neutral,

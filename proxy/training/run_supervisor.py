@@ -20,12 +20,11 @@ import structlog
 from proxy.core.errors import BackendDown, Conflict
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.training import run_folder
-from proxy.training.claim import TUNE, Claims
+from proxy.training.claim import Claims
 from proxy.training.cloud_student import StudentModel
 from proxy.training.gpu_sharing import GpuSharing, NotLent
 from proxy.training.preconditions import Preconditions
 from proxy.training.publish import Ending, Publisher
-from proxy.training.retraining.retraining import TUNED
 from proxy.training.run_state import RunProgress, StageTimes
 from proxy.training.schedule_rules import Kind, RunDecision
 from proxy.training.system_load import CoreShare
@@ -33,6 +32,7 @@ from proxy.training.unlearning import Unlearning
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.errors import RunEnded
+from store.line_records import COMMON
 from store.records import Run
 from trainer.launch import Job, LaunchError, PlaceError
 
@@ -75,7 +75,7 @@ class RunSupervisor:
         self._unlearning = unlearning
         self._wake = asyncio.Event()
         self._job: Job | None = None
-        self._requested = False  # somebody said `train`: the threshold does not count
+        self._requested: str | None = None  # somebody said `train` of this line: the threshold does not count
         self._start_settled = asyncio.Event()  # cleared: a run that was asked for may be about to begin
         self._start_settled.set()
         self._stopping = False
@@ -98,9 +98,9 @@ class RunSupervisor:
     def wake(self) -> None:
         self._wake.set()
 
-    async def train(self, *, tune: bool = False) -> RunDecision:
-        """Start as soon as a run can, whatever the threshold. `tune`: it looks for its learning rate first. Raises
-        Conflict where it cannot, with the reason."""
+    async def train(self, *, tune: bool = False, line: str = COMMON) -> RunDecision:
+        """Start as soon as a run of the line can, whatever the threshold. `tune`: it looks for its learning rate
+        first. Raises Conflict where it cannot, with the reason."""
         if self.state.run is not None:
             raise Conflict(f"Run {self.state.run.id} is under way already.")
         if tune and (rate := self._settings.train.overrides.get("learning_rate")) is not None:
@@ -108,12 +108,12 @@ class RunSupervisor:
         if not tune and not self.state.paused and (waiting := await self._store.runs.unfinished()):
             return await self._go_on(waiting[0])
         await self._preconditions.check_base_model(by_hand=True)
-        due = await self._preconditions.due(by_hand=True)
+        due = await self._preconditions.due(by_hand=True, line=line)
         if not due.now:
             raise Conflict(f"No run was started: {due.reason}.")
         if tune:
-            await self._store.meta.set(TUNE, True)
-        self._requested = True
+            await self._claims.tune(line)
+        self._requested = line
         self._start_settled.clear()
         self.wake()
         return due
@@ -184,13 +184,13 @@ class RunSupervisor:
             with contextlib.suppress(Conflict):  # it came to its end first
                 await self.cancel()
 
-    async def reset(self, actor: str) -> None:
+    async def reset(self, actor: str, line: str = COMMON) -> None:
         """Back to the beginning: base, baseline 0, and the next run starts from there. Nothing is deleted."""
-        if self._live_version.live:
-            await self._live_version.to(0, "reset", actor)
+        if self._live_version.live_of(line):
+            await self._live_version.to(0, "reset", actor, line=line)
         if self._cloud_student:
             await self._cloud_student.reset(actor)
-        await self._store.meta.set("baseline", 0.0)
+        await self._claims.reset(line)
 
     async def stop(self) -> None:
         """The trainer stops at its next step; the run goes on when rlproxy starts again."""
@@ -222,7 +222,7 @@ class RunSupervisor:
                 log.exception("learner")
                 self._events.emit("problem", message=f"Training could not go on: {error}")
                 self._start_settled.set()  # it did not begin, and may not for long
-            if not self._requested or self.state.paused:
+            if self._requested is None or self.state.paused:
                 self._start_settled.set()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RECHECK_S):
@@ -244,29 +244,31 @@ class RunSupervisor:
             if self.state.blocking_rule is not None or self.state.paused or self._stopping:
                 return
         await self._launcher.settle(self._settings.home / "runs", ())
-        by_hand, self._requested = self._requested, False
-        rebuilds = await self._unlearning.is_due()
-        await self._preconditions.check_base_model(by_hand=by_hand)
-        due = await self._preconditions.due(by_hand=by_hand)
-        if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True) is not None):
-            await self._retrain()
-            return
-        if await self._preconditions.place_problem(anew=True) is not None:
-            return
-        if (claimed := await self._claim(due.of, by_hand=by_hand, rebuilds=rebuilds)) is not None:
-            if by_hand:
-                await self._by_hand(claimed)
-            await self._carry_out(claimed)
-            if rebuilds:
-                self.wake()  # there may be more of it, or it is over
+        requested, self._requested = self._requested, None
+        rebuilds = await self._unlearning.due_lines()
+        await self._preconditions.check_base_model(by_hand=requested is not None)
+        for line in await self._preconditions.turns() if requested is None else [requested]:
+            by_hand = requested is not None
+            due = await self._preconditions.due(by_hand=by_hand, line=line)
+            if not due.now or (not by_hand and await self._preconditions.obstacle(anew=True, line=line) is not None):
+                continue
+            if await self._preconditions.place_problem(anew=True) is not None:
+                return
+            if (claimed := await self._claim(due.of, line, by_hand=by_hand, rebuilds=line in rebuilds)) is not None:
+                if by_hand:
+                    await self._by_hand(claimed)
+                await self._carry_out(claimed)
+                if line in rebuilds or len(self._live_version.lines) > 1:
+                    self.wake()  # there may be more of it, or it is over, or it is another line's turn
+                return
+        await self._retrain()
 
-    async def _claim(self, of: Kind, *, by_hand: bool, rebuilds: bool) -> Run | None:
+    async def _claim(self, of: Kind, line: str, *, by_hand: bool, rebuilds: bool) -> Run | None:
         if of == "episodes":
-            return await self._claims.claim_episodes(
-                min_total=1 if by_hand else await self._preconditions.episodes_threshold()
-            )
-        needed = 1 if by_hand or rebuilds else (await self._preconditions.ratings_threshold())[0]
-        return await self._claims.claim(min_total=needed, rebuilds=rebuilds)
+            threshold = 1 if by_hand else await self._preconditions.episodes_threshold(line)
+            return await self._claims.claim_episodes(min_total=threshold, line=line)
+        needed = 1 if by_hand or rebuilds else (await self._preconditions.ratings_threshold(line))[0]
+        return await self._claims.claim(min_total=needed, rebuilds=rebuilds, line=line)
 
     async def _retrain(self) -> None:
         """The next round of a retrain, where nothing of this base is due."""
@@ -450,9 +452,8 @@ class RunSupervisor:
                 if event.get("event") == "alive":
                     continue
                 rate = event.get("rate")
-                if event.get("event") == "tuned" and isinstance(rate, float):  # whatever becomes of this run
-                    rates = await self._store.meta.get(TUNED, {})
-                    await self._store.meta.set(TUNED, {**rates, run.model: rate})
+                if event.get("event") == "tuned" and isinstance(rate, float):
+                    await self._claims.note_rate(run, rate)
                 self._events.emit("run", **{**event, "run": run.id})
             status = await job.wait()
             self._exceeded = f"{job.exceeded} (train.max_memory_gb)" if job.exceeded else None

@@ -34,6 +34,7 @@ from proxy.training.unlearning import Unlearning
 from proxy.training.weights_check import WeightsCheck
 from proxy.versions.arms import Arms
 from proxy.versions.experiments import Experiments
+from proxy.versions.lines import Lines
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.services import Services
@@ -58,6 +59,7 @@ class Training:
             store, backend, services.tasks, events, services.admission, WarmUp(backend, services.recent),
             lambda has_room: arms.versions() | (pinned() if has_room else set()),
         )  # fmt: skip
+        self.lines = Lines(store, backend, self.live_version, events)
         self.gpu_sharing = GpuSharing(
             settings, store, backend, self.live_version, services.admission, events, services.tasks
         )
@@ -99,6 +101,7 @@ class Training:
     async def load(self, http: aiohttp.ClientSession) -> None:
         """The backend, with the versions that it should have."""
         await self.unlearning.start()
+        await self.lines.refresh()
         await self._services.backend.start(http, self.live_version.restore)
         if not await self.gpu_sharing.recover():
             try:
@@ -128,7 +131,9 @@ class Training:
 
     async def follow(self, topics: Collection[str]) -> None:
         """Take over what another relay has changed, by the names of tables and `meta KEY`. Raises StoreError."""
-        if any_of(topics, "pointer", "adapters"):
+        if any_of(topics, "lines"):
+            await self.lines.refresh()
+        if any_of(topics, "pointer", "adapters", "lines"):
             await self.live_version.follow()
         if any_of(topics, "experiments"):
             await self.experiments.follow()

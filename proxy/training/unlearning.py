@@ -78,9 +78,10 @@ class Unlearning:
 
     async def start(self) -> None:
         """Before any version is loaded: one that is gone is not what the pointer names."""
-        adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
-        if (to := clean_of(adapters, pointer.live)) != pointer.live:
-            await self._store.versions.point(to, _because(pointer.live), ACTOR)
+        adapters = await self._store.versions.all()
+        for line, pointer in (await self._store.lines.pointers()).items():
+            if (to := clean_of(adapters, pointer.live)) != pointer.live:
+                await self._store.versions.point(to, _because(pointer.live), ACTOR, line)
 
     async def begin(self) -> Rebuild | None:
         """Right after something was forgotten; what is under way now, None where no version learned from it."""
@@ -92,20 +93,29 @@ class Unlearning:
         self._events.emit("rebuild", versions=state.versions, line=_line(state))
         return state
 
-    async def is_due(self) -> bool:
-        """Tell whether the next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
+    async def due_lines(self) -> set[str]:
+        """The lines whose next run is one of these. Ends it where nothing is left to do. Raises StoreError."""
         state = await self._store.unlearning.state()
         if state is None or state.over is not None or not await self._step_back():
-            return False
+            return set()
         last = await self._store.runs.get(state.new_runs[-1]) if state.new_runs else None
         train = self._settings.train
         live = await self._cloud_student.parent() if self._cloud_student else self._live_version.live
-        near, stale = await self._store.samples.returned_ratings(
-            state, live=live, max_version_gap=train.max_version_gap, foreign=self._cloud_student is not None
-        )
-        dampened = (await self._preconditions.fresh()).total == 0
-        if near and not dampened and (last is None or last.status not in ENDED_UNPUBLISHED):
-            return True
+        near, stale, due = 0, 0, set[str]()
+        may_go_on = last is None or last.status not in ENDED_UNPUBLISHED
+        for line in await self._store.unlearning.lines() & set(self._live_version.lines):
+            line_near, line_stale = await self._store.samples.returned_ratings(
+                state,
+                live=live if self._cloud_student else self._live_version.live_of(line),
+                max_version_gap=train.max_version_gap,
+                foreign=self._cloud_student is not None,
+                line=line,
+            )
+            near, stale = near + line_near, stale + line_stale
+            if line_near and may_go_on and (await self._preconditions.fresh(line=line)).total:
+                due.add(line)
+        if due:
+            return due
         finished_runs = [
             run for id in state.new_runs if (run := await self._store.runs.get(id)) is not None and run.status == "done"
         ]
@@ -114,7 +124,7 @@ class Unlearning:
         except OSError as error:
             self.problem = f"{versions_in_words(state.versions)} could not be deleted: {error}; it is tried again."
             log.error("versions that learned from what was forgotten are still on disk", error=str(error))
-        return False
+        return set()
 
     async def report(self) -> RebuildBody | None:
         """For `status`; None where nothing was ever rebuilt."""
@@ -132,25 +142,29 @@ class Unlearning:
     async def _step_back(self) -> bool:
         """Tell whether neither the live version nor the one that a rollback finds is gone."""
         async with self._stepping:
-            adapters, pointer = await self._store.versions.all(), await self._store.versions.pointer()
+            adapters = await self._store.versions.all()
             if self._cloud_student:
                 await self._cloud_student.step_back(adapters)
-            to = clean_of(adapters, pointer.live)
-            try:
-                if to == pointer.live:
-                    await self._live_version.reload()
-                elif self._backend.capabilities.adapters:
-                    await self._live_version.to(to, _because(pointer.live), ACTOR)
-                else:
-                    await self._store.versions.point(to, _because(pointer.live), ACTOR)
-            except (ProxyError, StoreError) as error:
-                self.problem = (
-                    f"{label(pointer.live)} still answers, though it learned from what was forgotten: {error}"
-                )
-                log.error("a version that is gone still answers; it is tried again", error=str(error))
-                return False
+            for line, pointer in (await self._store.lines.pointers()).items():
+                try:
+                    await self._step_back_in(line, pointer.live, clean_of(adapters, pointer.live))
+                except (ProxyError, StoreError) as error:
+                    self.problem = (
+                        f"{label(pointer.live)} still answers, though it learned from what was forgotten: {error}"
+                    )
+                    log.error("a version that is gone still answers; it is tried again", error=str(error))
+                    return False
             self.problem = None
             return True
+
+    async def _step_back_in(self, line: str, live: int, to: int) -> None:
+        """Raises ProxyError, StoreError."""
+        if to == live:
+            await self._live_version.reload()
+        elif self._backend.capabilities.adapters and line in self._live_version.lines:
+            await self._live_version.to(to, _because(live), ACTOR, line=line)
+        else:
+            await self._store.versions.point(to, _because(live), ACTOR, line)
 
     async def _end(self, state: Rebuild, line: str) -> None:
         """The old versions' files go, then it is on record that this is over."""

@@ -25,6 +25,7 @@ from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.stopping_rule import Standing, standing
 from store.errors import ExperimentRuns, StoreError
 from store.learning.experiments import Experiment, ExperimentRating
+from store.line_records import COMMON
 from store.records import BASE
 from store.store import Store
 
@@ -55,7 +56,9 @@ class Experiments:
 
     async def start(self, version: int, against: int | None, share: float, actor: str) -> Experiment:
         """Load the candidate and begin. Raises Conflict, NotFound, Unsupported, BackendDown, BackendBroke."""
-        live = self._live_version.live
+        adapter = await self._store.versions.get(version)
+        line = COMMON if adapter is None else adapter.line
+        live = self._live_version.live_of(line)
         self._check_room()
         if self._arms.experiment is not None:
             raise Conflict(str(ExperimentRuns(self._arms.experiment.version)))
@@ -66,14 +69,13 @@ class Experiments:
                 f"{version_first(against)} is not live, and an experiment compares with the live version: "
                 f"`rlproxy promote {'base' if against == BASE else f'v{against}'}` first."
             )
-        adapter = await self._store.versions.get(version)
         if adapter is not None and adapter.withdrawn:
             raise Conflict(
                 f"v{version} is withdrawn: {adapter.withdrawn}; `rlproxy promote v{version}` takes it all the same."
             )
         await self._live_version.prepare(version)
         try:
-            experiment = await self._store.experiments.start(version, live, share, actor)
+            experiment = await self._store.experiments.start(version, live, share, actor, line)
         except ExperimentRuns as error:
             raise Conflict(str(error)) from None
         self._arms.begin(experiment, {})
@@ -158,7 +160,9 @@ class Experiments:
 
     async def _obstacle(self, experiment: Experiment) -> str | None:
         """The reason why it cannot go on."""
-        live, adapter = self._live_version.live, await self._store.versions.get(experiment.version)
+        if experiment.line not in self._live_version.lines:
+            return f"its line {experiment.line} was retired"
+        live, adapter = self._live_version.live_of(experiment.line), await self._store.versions.get(experiment.version)
         if live != experiment.against:
             return f"{version_in_words(live)} went live meanwhile"
         if adapter is None or adapter.is_deleted:
@@ -170,7 +174,9 @@ class Experiments:
         assert outcome is not None
         if outcome == "promoted":
             try:
-                await self._live_version.to(experiment.version, reason, ACTOR, instead_of=experiment.against)
+                await self._live_version.to(
+                    experiment.version, reason, ACTOR, instead_of=experiment.against, line=experiment.line
+                )
             except Overtaken as error:
                 await self._end(experiment, STOPPED, error.message, standing, ACTOR)
                 return

@@ -1,4 +1,4 @@
-"""Which version answers: the live pointer, and who still uses which version.
+"""Which version answers: the live pointer of each line, and who still uses which version.
 
 Owns loading, switching, draining and unloading of versions. A swap: load beside the old one, one warm-up request, and
 read ahead what runs now. Then move the pointer (one row, one transaction), and unload what nobody uses. The previous
@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
@@ -25,15 +24,18 @@ from proxy.core.events import Events
 from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_first, version_in_words
 from proxy.versions.admission import Admission
+from proxy.versions.named_version import NamedVersion, parse_name
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
-from store.records import BASE, Adapter, Pointer
+from store.line_records import COMMON, Pointer
+from store.records import BASE, Adapter
 from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
 
 ROLLED_BACK = "rollback from"  # how the reason of a rollback begins
+PLACES = 2  # at a backend, beside one for each line: the base, and a version on its way
 ROOM_S = 120.0  # that a swap waits for the last requests of a version whose place it needs
 
 
@@ -54,15 +56,6 @@ class Lease:
         live_version, self.live_version = self.live_version, None
         if live_version is not None and self.version is not None:
             live_version._release(self.version)
-
-
-class NamedVersion(NamedTuple):
-    """The version that a request names by its model."""
-
-    model: str  # as the request has it
-    ours: str  # the name of the model that it was compared with
-    is_ours: bool
-    pinned: int | None = None  # None: the live one
 
 
 class LiveVersion:
@@ -88,16 +81,27 @@ class LiveVersion:
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
         self._changing = asyncio.Lock()
-        self._pointer = Pointer(BASE, BASE, 0.0, "start")
+        self._pointers = {COMMON: Pointer(BASE, BASE, 0.0, "start")}
         self.problem: str | None = None  # the last failed change, for `status`
 
     @property
     def live(self) -> int:
-        return self._pointer.live
+        """Version that answers in the common line."""
+        return self._pointers[COMMON].live
+
+    def live_of(self, line: str = COMMON) -> int:
+        return self.pointer_of(line).live
+
+    def pointer_of(self, line: str = COMMON) -> Pointer:
+        """Raises NotFound."""
+        if (pointer := self._pointers.get(line)) is None:
+            raise NotFound(f"There is no line {line}; `rlproxy line list` has them.", param="line")
+        return pointer
 
     @property
-    def pointer(self) -> Pointer:
-        return self._pointer
+    def lines(self) -> list[str]:
+        """Lines that answer, the common one first."""
+        return list(self._pointers)
 
     @property
     def model(self) -> str:
@@ -127,63 +131,76 @@ class LiveVersion:
             self._loaded = {BASE}
             if not self._backend.capabilities.adapters:
                 return  # what the store points at waits for a backend that can
-            self._pointer = await self._store.versions.pointer()
-            # The live one last: where a server has room for one, that is the one that stays in its memory.
-            for version in dict.fromkeys((self._pointer.previous, self._pointer.live)):
-                if version != self._pointer.live and await self._is_of_another_base(version, self._pointer.live):
-                    continue  # where the server has that base, the live one gives way to it below
-                try:
-                    await self._load(version)
-                except (AdapterError, BackendBroke, NotFound) as error:
-                    self._failed(f"Version {version} could not be loaded at start: {error}")
-                    if version == self._pointer.live:
-                        await self._fall_back(error)
+            self._pointers = await self._stored_pointers()
+            for line in self._pointers:
+                await self._restore(line)
 
-    async def _fall_back(self, error: Exception) -> None:
-        for version in dict.fromkeys((await self.way_back(), BASE)):
-            if version == self._pointer.live:
+    async def _restore(self, line: str) -> None:
+        live, previous = self.live_of(line), self._pointers[line].previous
+        # The live one last: where a server has room for one, that is the one that stays in its memory.
+        for version in dict.fromkeys((previous, live)):
+            if version != live and await self._is_of_another_base(version, live):
+                continue  # where the server has that base, the live one gives way to it below
+            try:
+                await self._load(version)
+            except (AdapterError, BackendBroke, NotFound) as error:
+                self._failed(f"Version {version} could not be loaded at start: {error}")
+                if version == live:
+                    await self._fall_back(error, line)
+
+    async def _stored_pointers(self) -> dict[str, Pointer]:
+        """Pointers of the lines that answer."""
+        retired = {line.name for line in await self._store.lines.all() if line.retired_at is not None}
+        pointers = await self._store.lines.pointers()
+        return {line: pointer for line, pointer in pointers.items() if line not in retired}
+
+    async def _fall_back(self, error: Exception, line: str) -> None:
+        live = self.live_of(line)
+        for version in dict.fromkeys((await self.way_back(line), BASE)):
+            if version == live:
                 continue
             try:
                 await self._load(version)
             except (AdapterError, BackendBroke, NotFound):
                 continue
-            base = await self._other_base(self._pointer.live)
+            base = await self._other_base(live)
             is_misfit = isinstance(error, Misfit) or base
-            broken = f"v{self._pointer.live} {'cannot answer' if is_misfit else 'is damaged'}{base}"
-            self._pointer = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy")
-            self._failed(f"{broken}, {version_in_words(version)} answers instead: {error}")
+            broken = f"v{live} {'cannot answer' if is_misfit else 'is damaged'}{base}"
+            self._pointers[line] = await self._store.versions.point(version, f"{broken}: {error}", "rlproxy", line)
+            self._failed(f"{broken}, {version_in_words(version)} answers instead{_of(line)}: {error}")
             return
+
+    # Lines
+
+    async def begin(self, line: str) -> None:
+        """A line answers from now on, by the pointer that is stored. Raises Conflict, NotFound, BackendDown,
+        BackendBroke."""
+        pointer = await self._store.versions.pointer(line)
+        await self.prepare(pointer.live)
+        self._pointers[line] = pointer
+
+    async def end(self, line: str) -> None:
+        """It answers nobody from now on."""
+        self._pointers.pop(line, None)
+        await self._unload_unused()
 
     # Requests
 
     def parse_name(self, model: str) -> NamedVersion:
-        """`MODEL` is the live version, `MODEL@base` and `MODEL@vN` pin one. Another name is passed on as it is: a
-        model that is not ours to train."""
-        capabilities, ours = self._backend.capabilities, self._backend.served.model
-        if capabilities.is_foreign:
-            return NamedVersion(model, ours, is_ours=False)
-        bare = model.removesuffix(capabilities.implied_tag)
-        if bare in ("", ours):
-            return NamedVersion(model, ours, is_ours=True)
-        name, separator, pin = bare.rpartition("@")
-        if not separator or name != ours:  # a server's model has no name until it was reached
-            return NamedVersion(model, ours, is_ours=False)
-        if pin == "base":
-            return NamedVersion(model, ours, True, BASE)
-        is_version = pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12
-        return NamedVersion(model, ours, is_version, int(pin[1:]) if is_version else None)
+        return parse_name(model, self._backend.served.model, self._backend.capabilities, self._pointers)
 
-    def version_of(self, name: NamedVersion) -> int | None:
-        """The version that answers now; None where the model is not ours."""
+    def version_of(self, name: NamedVersion, line: str = COMMON) -> int | None:
+        """The version that answers in this line now; None where the model is not ours. Raises NotFound."""
         if not name.is_ours:
             return None
-        return self._pointer.live if name.pinned is None else name.pinned
+        return self.live_of(line) if name.pinned is None else name.pinned
 
-    async def acquire(self, name: NamedVersion, promised: int | None = None) -> Lease:
-        """The version that a request gets, or the one that it was promised. Raises NotFound, BackendDown."""
+    async def acquire(self, name: NamedVersion, promised: int | None = None, line: str = COMMON) -> Lease:
+        """The version that a request of this line gets, or the one that it was promised. Raises NotFound,
+        BackendDown."""
         if name.ours != self._backend.served.model:  # the server was reached since, or serves another one
             name = self.parse_name(name.model)
-        version = self.version_of(name) if promised is None else promised
+        version = self.version_of(name, line) if promised is None else promised
         if version is None:
             return Lease(self, None, name.model or self.model, pinned=False)
         self._in_use[version] += 1
@@ -193,8 +210,8 @@ class LiveVersion:
                     await self._give_back(version)
         except BaseException as error:
             self._release(version)
-            if isinstance(error, Conflict) and name.pinned is None and version != self.live:
-                return await self.acquire(name)  # it was damaged, and another one answers instead
+            if isinstance(error, Conflict) and name.pinned is None and version != self.live_of(line):
+                return await self.acquire(name, line=line)  # it was damaged, and another one answers instead
             raise
         return Lease(self, version, self.name(version), pinned=name.pinned is not None)
 
@@ -209,8 +226,8 @@ class LiveVersion:
         try:
             await self._load(version)
         except AdapterError as error:
-            if version == self.live:
-                await self._fall_back(error)
+            for line in [line for line, pointer in self._pointers.items() if pointer.live == version]:
+                await self._fall_back(error, line)
             raise Conflict(f"v{version} cannot be loaded: {error}") from error
 
     def _release(self, version: int) -> None:
@@ -222,37 +239,41 @@ class LiveVersion:
 
     # Changes
 
-    async def to(self, version: int, reason: str, actor: str, *, instead_of: int | None = None) -> Pointer:
-        """Make `version` live; where `instead_of` is given, only while that one is live (Overtaken).
+    async def to(
+        self, version: int, reason: str, actor: str, *, instead_of: int | None = None, line: str = COMMON
+    ) -> Pointer:
+        """Make `version` live in a line; where `instead_of` is given, only while that one is live (Overtaken).
 
         Raises NotFound, Conflict (already live), Unsupported, BackendDown, BackendBroke. Whoever asked may hang up. A
         change that has begun goes on to its end, so that the pointer on disk and the one that answers are never two.
         """
-        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of))
+        swap = self._tasks.spawn(f"swap-v{version}", self._outcome(version, reason, actor, instead_of, line))
         outcome: Pointer | Exception = await asyncio.shield(swap)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def _outcome(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer | Exception:
+    async def _outcome(
+        self, version: int, reason: str, actor: str, instead_of: int | None, line: str
+    ) -> Pointer | Exception:
         try:
-            return await self._change(version, reason, actor, instead_of)
+            return await self._change(version, reason, actor, instead_of, line)
         except (ProxyError, StoreError) as error:  # for who asked; the task itself did what it should
             return error
 
-    async def _change(self, version: int, reason: str, actor: str, instead_of: int | None) -> Pointer:
+    async def _change(self, version: int, reason: str, actor: str, instead_of: int | None, line: str) -> Pointer:
         async with self._admission.through(wait=False), self._changing:
-            if version == self.live:
-                raise Conflict(f"{version_first(version)} is live already.")
+            old_pointer = self.pointer_of(line)
+            live = old_pointer.live
+            if version == live:
+                raise Conflict(f"{version_first(version)} is live already{_of(line)}.")
             if not self._backend.capabilities.adapters:
                 raise Unsupported(self._backend.capabilities.limitation)
-            if instead_of not in (None, self.live):  # changed while this one waited for its turn
-                raise Overtaken(
-                    f"{version_first(instead_of)} is not live any more; {version_in_words(self.live)} stays."
-                )
+            if instead_of not in (None, live):  # changed while this one waited for its turn
+                raise Overtaken(f"{version_first(instead_of)} is not live any more; {version_in_words(live)} stays.")
             if version != BASE:  # one that is loaded may be gone for good; a slip of whoever asks is not a problem here
-                await self._adapter(version)
-            began, at_once = time.perf_counter(), version == self._pointer.previous
+                self._check_line(await self._adapter(version), line, old_pointer)
+            began, at_once = time.perf_counter(), version == old_pointer.previous
             try:
                 await self._load(version)
                 loaded = time.perf_counter()
@@ -261,11 +282,12 @@ class LiveVersion:
                     if not at_once:  # what is being taken back is not to answer for a moment longer
                         await self._warm_up.read_ahead(self.name(version))
                     warm = time.perf_counter()
-                    self._pointer = await self._store.versions.point(version, reason, actor)
+                    pointer = await self._store.versions.point(version, reason, actor, line)
+                    self._pointers[line] = pointer
             except (ProxyError, AdapterError, StoreError) as error:
                 base = await self._other_base(version)
                 self._failed(
-                    f"{version_first(version)} did not go live{base}: {error} {version_first(self.live)} still answers."
+                    f"{version_first(version)} did not go live{base}: {error} {version_first(live)} still answers."
                 )
                 self._tasks.spawn("unload-failed", self._unload_unused())  # what cannot answer is in the way
                 if isinstance(error, AdapterError) or base:
@@ -276,10 +298,19 @@ class LiveVersion:
             self.problem = None
         took = {"load_s": loaded - began, "warm_up_s": warm - loaded, "switch_s": time.perf_counter() - warm}
         took = {key: round(seconds, 3) for key, seconds in took.items()}
-        log.info("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
-        self._events.emit("swap", live=version, previous=self._pointer.previous, reason=reason, **took)
+        of_line = {} if line == COMMON else {"line": line}
+        log.info("swap", live=version, previous=pointer.previous, reason=reason, **of_line, **took)
+        self._events.emit("swap", live=version, previous=pointer.previous, reason=reason, **of_line, **took)
         await self._unload_unused()
-        return self._pointer
+        return pointer
+
+    def _check_line(self, adapter: Adapter, line: str, pointer: Pointer) -> None:
+        """Raises Conflict where the version is another line's, and this one did not have it before."""
+        if adapter.line != line and adapter.version != pointer.previous:
+            raise Conflict(
+                f"v{adapter.version} is of the line {adapter.line}, and nothing was changed; `rlproxy line create NAME "
+                f"--from v{adapter.version}` makes a line that begins with it."
+            )
 
     async def prepare(self, version: int) -> None:
         """Load a version beside the live one and have it answer once. Raises NotFound, Conflict, BackendDown,
@@ -303,12 +334,13 @@ class LiveVersion:
         with self._admission.shut(f"{version_first(version)} is being put on"):
             yield
 
-    async def rollback(self, actor: str) -> Pointer:
+    async def rollback(self, actor: str, line: str = COMMON) -> Pointer:
         """Back to the version that was live before. Raises Conflict where there is none, or where it is withdrawn."""
-        live, version = self.live, self._pointer.previous
+        pointer = self.pointer_of(line)
+        live, version = pointer.live, pointer.previous
         if version == live:
-            raise Conflict(f"{version_first(live)} is live, and no other version was live before it.")
-        if self._pointer.reason.startswith(ROLLED_BACK):
+            raise Conflict(f"{version_first(live)} is live{_of(line)}, and no other version was live before it.")
+        if pointer.reason.startswith(ROLLED_BACK):
             raise Conflict(
                 f"{version_first(live)} is live since a rollback. `rlproxy promote v{version}` takes that back, and "
                 "`rlproxy adapters` lists the others."
@@ -318,11 +350,11 @@ class LiveVersion:
                 f"{version_first(live)} stays live, since v{version} before it is withdrawn: {reason}; "
                 f"`rlproxy promote v{version}` takes it back all the same."
             )
-        return await self.to(version, f"{ROLLED_BACK} {version_in_words(live)}", actor)
+        return await self.to(version, f"{ROLLED_BACK} {version_in_words(live)}", actor, line=line)
 
-    async def way_back(self) -> int:
+    async def way_back(self, line: str = COMMON) -> int:
         """Where rlproxy goes back to by itself: the version before, or the base where that one is withdrawn."""
-        previous = self._pointer.previous
+        previous = self.pointer_of(line).previous
         return previous if await self._withdrawn(previous) is None else BASE
 
     async def _withdrawn(self, version: int) -> str | None:
@@ -333,29 +365,38 @@ class LiveVersion:
     async def reload(self) -> None:
         """Take over what the store has changed: the version that a rollback returns to may be gone for good."""
         async with self._changing:
-            if (pointer := await self._store.versions.pointer()).live == self._pointer.live:
-                self._pointer = pointer
+            for line, pointer in (await self._stored_pointers()).items():
+                if line in self._pointers and pointer.live == self._pointers[line].live:
+                    self._pointers[line] = pointer
         await self._unload_unused()
 
     async def follow(self) -> None:
-        """Take over the version that another relay of this database has made live. Where it cannot be loaded here, the
-        one before goes on to answer. Raises StoreError."""
+        """Take over the versions that another relay of this database has made live. Where one cannot be loaded here,
+        the one before goes on to answer. Raises StoreError."""
+        if not self._backend.capabilities.adapters:
+            return
+        pointers = await self._stored_pointers()
+        for line in self._pointers.keys() - pointers.keys():
+            await self.end(line)
+        for line, pointer in pointers.items():
+            if pointer != self._pointers.get(line):
+                await self._follow(line, pointer)
+        await self._unload_unused()
+
+    async def _follow(self, line: str, pointer: Pointer) -> None:
         async with self._changing:
-            pointer = await self._store.versions.pointer()
-            if pointer == self._pointer or not self._backend.capabilities.adapters:
-                return
             try:
                 await self._load(pointer.live)
             except (AdapterError, ProxyError) as error:
+                answering = f" {version_first(self.live_of(line))} still answers;" if line in self._pointers else ""
                 self._failed(
                     f"Another relay has made {version_in_words(pointer.live)} live, and it cannot be loaded here: "
-                    f"{error} {version_first(self.live)} still answers; all relays need the same train.adapters_dir."
+                    f"{error}{answering} all relays need the same train.adapters_dir."
                 )
                 return
-            self._pointer, self.problem = pointer, None
+            self._pointers[line], self.problem = pointer, None
         log.info("swap", live=pointer.live, previous=pointer.previous, reason=pointer.reason, by="another relay")
         self._events.emit("swap", live=pointer.live, previous=pointer.previous, reason=pointer.reason)
-        await self._unload_unused()
 
     def _failed(self, problem: str) -> None:
         self.problem = problem
@@ -363,7 +404,7 @@ class LiveVersion:
         self._events.emit("problem", message=problem)
 
     def _versions_to_keep(self) -> set[int]:
-        versions = {BASE, self._pointer.live, self._pointer.previous}
+        versions = {BASE, *(v for pointer in self._pointers.values() for v in (pointer.live, pointer.previous))}
         return versions | self._pinned_elsewhere(self._backend.max_models is None)
 
     async def _load(self, version: int) -> None:
@@ -384,9 +425,12 @@ class LiveVersion:
         places = self._backend.max_models
         if places is None or len(self._loaded) < places:
             return
-        spare = self._loaded - {BASE, self.live}
+        spare = self._loaded - {BASE, *(pointer.live for pointer in self._pointers.values())}
         if not spare:
-            raise Unsupported(f"The backend holds {places} models at once and a swap needs 3; raise that number there.")
+            raise Unsupported(
+                f"The backend holds {places} models at once and a swap needs {PLACES + len(self._pointers)}; "
+                "raise that number there."
+            )
         version = min(spare, key=lambda v: (v in self._versions_to_keep(), self._in_use[v]))
         try:
             async with asyncio.timeout(ROOM_S):
@@ -448,3 +492,8 @@ class LiveVersion:
                     await self._unload(version)
                 except ProxyError as error:  # it costs memory, not answers; the next release tries again
                     log.warning("unload failed", version=version, error=str(error))
+
+
+def _of(line: str) -> str:
+    """For a sentence, where it is not the common line."""
+    return "" if line == COMMON else f" in the line {line}"

@@ -23,8 +23,10 @@ from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.sequential_test import NEW, Comparison, compare
 from store.errors import StoreError
+from store.file.meta import of_line
 from store.learning.versions import RATED_BEFORE
-from store.records import BASE, Pointer
+from store.line_records import COMMON, Pointer
+from store.records import BASE
 from store.store import Store
 
 log = structlog.get_logger()
@@ -118,15 +120,20 @@ class RollbackMonitor:
                 log.exception("watch")
 
     async def look(self) -> None:
-        """Roll the live version back if it is rated worse than the one before. Raises ProxyError, StoreError."""
-        pointer = self._live_version.pointer
+        """Roll the live version of each line back if it is rated worse than the one before. Raises ProxyError,
+        StoreError."""
+        for line in self._live_version.lines:
+            await self._look_at(line)
+
+    async def _look_at(self, line: str) -> None:
+        pointer = self._live_version.pointer_of(line)
         live, previous = pointer.live, pointer.previous
-        watched = await self.comparisons(pointer)
+        watched = await self.comparisons(pointer, line)
         if not watched:
             return
         adapter = await self._store.versions.get(live)
-        back_to = await self._live_version.way_back()
-        if self._live_version.pointer is not pointer:  # by now another one is live: it is looked at by its own ratings
+        back_to = await self._live_version.way_back(line)
+        if self._live_version.pointer_of(line) is not pointer:  # another one is: its own ratings are looked at
             self.wake()
             return
         reason = adapter.withdrawn if adapter else None
@@ -139,24 +146,26 @@ class RollbackMonitor:
                 live, reason, ACTOR
             )  # first: a crash from here on ends in the rollback too
         try:
-            await self._live_version.to(back_to, f"rolled back by itself: {reason}", ACTOR, instead_of=live)
+            because = f"rolled back by itself: {reason}"
+            await self._live_version.to(back_to, because, ACTOR, instead_of=live, line=line)
         except Overtaken:
             log.warning("withdrawn, and not live any more", version=live, reason=reason)
             return
         log.warning("rolled back", reason=reason)
         self._events.emit("watch", version=live, back_to=back_to, reason=reason)
 
-    async def comparisons(self, pointer: Pointer) -> list[WatchedComparison]:
-        """The comparisons of the live version with the one before: by ratings and, where both have some, by evaluation
-        episodes. Empty where there is nothing to watch."""
+    async def comparisons(self, pointer: Pointer, line: str = COMMON) -> list[WatchedComparison]:
+        """The comparisons of a line's live version with the one before: by ratings and, where both have some, by
+        evaluation episodes. Empty where there is nothing to watch."""
         went_live_by_itself = pointer.actor == ACTOR and pointer.live > pointer.previous
         if not self._train.watch or pointer.live == BASE or not went_live_by_itself:
             return []
-        last_rating = await self._store.meta.get(RATED_BEFORE, EVERY)  # not known of a swap of before it was kept
+        # Not known of a swap of before it was kept.
+        last_rating = await self._store.meta.get(of_line(RATED_BEFORE, line), EVERY)
         share, raters = self._train.max_rater_share, self._train.raters
-        rated_old = await self._store.opinions.votes(pointer.previous, share, raters, version_only=True)
+        rated_old = await self._store.opinions.votes(pointer.previous, share, raters, version_only=True, line=line)
         old = [vote.good for vote in rated_old if vote.seq <= last_rating]
-        rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters)]
+        rated_new = [vote.good for vote in await self._store.opinions.votes(pointer.live, share, raters, line=line)]
         watched = [WatchedComparison("ratings", compare(old, rated_new))]
         # What is still evaluated on the version before does not move what the new one is compared with.
         tried_old = await self._store.episodes.evaluated(pointer.previous, until=pointer.changed_at)
@@ -165,10 +174,10 @@ class RollbackMonitor:
             watched.append(WatchedComparison("episodes", compare(tried_old, tried_new)))
         return watched
 
-    async def report(self) -> WatchBody | None:
+    async def report(self, line: str = COMMON) -> WatchBody | None:
         """For `status`: what is watched and how it stands, or what was rolled back."""
-        pointer = self._live_version.pointer
-        if watched := await self.comparisons(pointer):
+        pointer = self._live_version.pointer_of(line)
+        if watched := await self.comparisons(pointer, line):
             bodies = {watch.of: _comparison_body(watch.comparison) for watch in watched}
             return {
                 "version": pointer.live,

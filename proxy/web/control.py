@@ -16,7 +16,7 @@ from aiohttp import web
 
 from proxy.access.draining import DRAINING
 from proxy.access.pace import PacedStream
-from proxy.access.security import actor_of, require_admin
+from proxy.access.security import actor_of, principal_of, require_admin
 from proxy.core import sse
 from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.json_response import json_response
@@ -25,10 +25,12 @@ from proxy.core.wrapped_ids import unwrap_id
 from proxy.feedback.bodies import short
 from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
+from proxy.training.admin_acts import OF_A_LINE
 from proxy.training.training import Training
 from proxy.versions.services import Services
 from proxy.versions.what_changed import changes_body, pair_body, shown_pairs
 from proxy.web.error_middleware import Handler
+from proxy.web.lines.query import line_of, only_line
 from proxy.web.openapi.responses import (
     AdapterBody,
     AdaptersBody,
@@ -49,7 +51,8 @@ from store.copies import export
 from store.copies.export import Filter
 from store.copies.read_only import ReadOnlyStore
 from store.errors import StoreError
-from store.records import BASE, Adapter, Completion, Pointer
+from store.line_records import COMMON, Pointer
+from store.records import BASE, Adapter, Completion
 from store.store import Store
 
 log = structlog.get_logger()
@@ -75,6 +78,7 @@ class Control:
         self._admission = services.admission
         self._looking = SharedCall(lambda: reachable(services.backend))  # of all that ask, with no key
         self._live_version = training.live_version
+        self._lines = training.lines
         self._acts = training.acts
         self._status = status
         self._is_still_allowed = is_still_allowed
@@ -98,7 +102,9 @@ class Control:
         return web.Response(body=self._metrics.render(), headers={"content-type": "text/plain; version=0.0.4"})
 
     async def status(self, request: web.Request) -> web.Response:
-        return json_response(await self._status.full())
+        status = await self._status.full(line_of(request, self._lines))
+        status["lines"] = self._lines.names(principal_of(request))
+        return json_response(status)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Events as they happen; `Last-Event-ID` goes on from there. Ends once the listener's key is revoked."""
@@ -138,6 +144,7 @@ class Control:
             unrated=flag(request, "unrated"),
             version=number(request, "version", None, 0, 2**31),
             turn=turn(request),
+            line=only_line(request, self._lines),
         )
         hold(request, COPIES * await self._store.completions.page_size(**query))
         rows = await self._store.completions.page(**query)
@@ -147,7 +154,7 @@ class Control:
         id = unwrap_id(request.match_info["id"])
         hold(request, COPIES * await self._store.sizes.whole([id], None))
         completion = await self._store.completions.get(id)
-        if completion is None:
+        if completion is None or principal_of(request).line not in (None, completion.new.line):
             raise NotFound("There is no such completion.", param="id")
         prompt = [{"role": m.role, **orjson.loads(m.body)} for m in completion.new.prompt]
         signals = [
@@ -156,9 +163,10 @@ class Control:
         return json_response(WholeCompletion(**completion_json(completion), prompt=prompt, signals=signals))
 
     async def adapters(self, request: web.Request) -> web.Response:
-        pointer = self._live_version.pointer
-        data = [adapter_json(a, pointer) for a in await self._store.versions.all()]
-        return json_response(AdaptersBody(data=data, live=pointer.live))
+        line = only_line(request, self._lines)
+        pointers = await self._store.lines.pointers()
+        data = [adapter_json(a, pointers[a.line]) for a in await self._store.versions.all() if line in (None, a.line)]
+        return json_response(AdaptersBody(data=data, live=pointers[line or COMMON].live))
 
     async def adapter(self, request: web.Request) -> web.Response:
         version = request.match_info["version"].removeprefix("v")
@@ -166,7 +174,8 @@ class Control:
         adapter = await self._store.versions.get(number)
         if adapter is None:
             raise NotFound(f"There is no version {version}.", param="version")
-        return json_response(await whole_adapter(self._store, adapter, self._live_version.pointer))
+        pointer = await self._store.versions.pointer(adapter.line)
+        return json_response(await whole_adapter(self._store, adapter, pointer))
 
     async def runs(self, request: web.Request) -> web.Response:
         runs = await self._store.runs.recent(limit=number(request, "limit", PAGE, 1, 1000))
@@ -191,6 +200,7 @@ class Control:
             session=request.query.get("session"),
             user=request.query.get("user"),
             version=number(request, "version", None, 0, 2**31),
+            line=request.query.get("line"),
             turn=turn(request),
             since=number(request, "since", None, 0, 2**40),
             until=number(request, "until", None, 0, 2**40),
@@ -219,7 +229,11 @@ class Control:
                 if act == "rollback" and flag(request, "base")
                 else None
             )
-            result = await self._acts.do(act, actor_of(request), version, tune=act == "train" and flag(request, "tune"))
+            line = request.query.get("line")
+            if line is not None and act in OF_A_LINE:
+                self._lines.existing(line)
+            tune = act == "train" and flag(request, "tune")
+            result = await self._acts.do(act, actor_of(request), version, tune=tune, line=line)
             return json_response(result.body, status=result.status)
 
         return handle
@@ -251,6 +265,7 @@ def completion_json(c: Completion) -> CompletionBody:
         "created_at": c.new.created_at,
         "model": c.new.model,
         "version": c.new.version,
+        "line": c.new.line,
         "session": c.new.session,
         "user": c.new.user,
         "turn": c.new.turn,
@@ -278,6 +293,7 @@ async def whole_adapter(store: Store | ReadOnlyStore, adapter: Adapter, pointer:
 def adapter_json(a: Adapter, pointer: Pointer) -> AdapterBody:
     return {
         "version": a.version,
+        "line": a.line,
         "parent": a.parent,
         "run": a.run_id,
         "model": a.model,

@@ -17,6 +17,7 @@ from proxy.dialects.identity import user_in
 from proxy.feedback.episodes import PRINTABLE, Episodes, as_split, group_in
 from proxy.relay.request_body import COPIES, hold
 from proxy.training.segments import segments
+from proxy.versions.lines import HEADER, Lines
 from proxy.versions.live_version import LiveVersion
 from proxy.web.openapi.episodes import EpisodeBody, EpisodesOfVersion, EpisodeTurn, RewardsBody
 from proxy.web.query import flag, number
@@ -29,15 +30,18 @@ QUOTE_LENGTH: Final = 200  # characters of each turn
 
 
 class EpisodeRoutes:
-    def __init__(self, store: Store, episodes: Episodes, live_version: LiveVersion) -> None:
+    def __init__(self, store: Store, episodes: Episodes, live_version: LiveVersion, lines: Lines) -> None:
         self._store = store
         self._episodes = episodes
         self._live_version = live_version
+        self._lines = lines
 
     async def open(self, request: web.Request) -> web.Response:
-        live = None if self._live_version.foreign else self._live_version.live
-        key, user = principal_of(request).key, user_in(request.headers)
-        episode, new = await self._episodes.open(key, await json_object(request, may_be_empty=True), live, user)
+        principal, user = principal_of(request), user_in(request.headers)
+        line = self._lines.permit(principal, request.headers.get(HEADER))
+        live = None if self._live_version.foreign else self._live_version.live_of(line)
+        body = await json_object(request, may_be_empty=True)
+        episode, new = await self._episodes.open(principal.key, body, live, user, line)
         base = f"{request.scheme}://{request.host}/s/{quote(episode.id, safe='')}/v1"
         return json_response({**episode_json(episode), "base_url": base}, 201 if new else 200)
 

@@ -7,7 +7,7 @@ conversation is in it. Not here: what the numbers mean (docs/lab/learning-rules.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,25 +18,27 @@ from proxy.core.errors import Gone, NotFound
 from proxy.core.json_response import json_response
 from proxy.training import run_folder
 from proxy.web.openapi.explanation import (
+    AnsweringWeights,
     ExplainedRating,
     ExplainedRun,
     ExplanationBody,
     MadeVersion,
     PushBody,
 )
-from store.records import Adapter, Completion, Pointer, Rating, Run
+from store.line_records import Pointer
+from store.records import BASE, Adapter, Completion, Rating, Run
 from store.store import Store
-from trainer.launch import Seal, SealError
+from trainer.launch import AdapterError, Seal, SealError, verify_adapter
 
 Split = Literal["train", "held", "replay"]
 NOT_KEPT: Final = ["the push of each single token: a run keeps their number and their mean advantage"]
+WEIGHTS: Final = "adapter_model.safetensors"
 UNDER_WAY: Final = ("claimed", "running")
 
 
 class Explanations:
-    def __init__(self, store: Store, pointer: Callable[[], Pointer]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._pointer = pointer
 
     async def get(self, request: web.Request) -> web.Response:
         """By the id of a completion or of a rating."""
@@ -62,6 +64,8 @@ class Explanations:
             "completion": completion.new.id,
             "rating": None if rating is None else rating.id,
             "version": completion.new.version,
+            "line": completion.new.line,
+            "weights": await self._weights(completion),
             "created_at": completion.new.created_at,
             "images": completion.new.images,
             "ratings": [_rating_body(each) for each in ratings],
@@ -127,9 +131,25 @@ class Explanations:
             return None
         return {
             "version": run.version,
-            "state": _version_state(adapter, self._pointer()),
+            "state": _version_state(adapter, await self._store.versions.pointer(adapter.line)),
             "reason": adapter.withdrawn,
         }
+
+    async def _weights(self, completion: Completion) -> AnsweringWeights:
+        """The file that answered, and whether it is still the one that its run wrote."""
+        version, model = completion.new.version, completion.new.served_model
+        adapter = None if not version else await self._store.versions.get(version)
+        if version is None or version == BASE:
+            return {"model": model, "state": "not ours" if version is None else "base", "sha256": None, "run": None}
+        if adapter is None or adapter.is_deleted:
+            return {"model": model, "state": "gone", "sha256": None, "run": None if adapter is None else adapter.run_id}
+        try:
+            await asyncio.to_thread(verify_adapter, Path(adapter.path))
+            state: Literal["intact", "changed"] = "intact"
+        except (AdapterError, OSError):
+            state = "changed"
+        sha256 = adapter.manifest.get("files", {}).get(WEIGHTS)
+        return {"model": model, "state": state, "sha256": sha256, "run": adapter.run_id}
 
 
 def _version_state(adapter: Adapter, pointer: Pointer) -> Literal["live", "previous", "withdrawn", "gone", "kept"]:

@@ -33,6 +33,7 @@ from proxy.web.importing import ImportRoutes
 from proxy.web.judge_routes import JudgeRoutes
 from proxy.web.key_routes import KeyRoutes
 from proxy.web.lesson_routes import LessonRoutes
+from proxy.web.lines.routes import LineRoutes
 from proxy.web.pages import Pages
 from proxy.web.response_socket import Admits, ResponseSocket
 from proxy.web.retention import Retention
@@ -70,11 +71,12 @@ class Handlers:
         # what people and programs say of answers
         self.feedback, self.open_webui, self.webhooks = channels.feedback, channels.open_webui, channels.webhooks
         self.links = Links(store, channels.webhooks.answer_shown, is_matrix_on=services.settings.webhooks.matrix.is_on)
-        self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version)
+        self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version, training.lines)
         # people look, and decide
         self.control = Control(services, training, status, is_still_allowed)
-        self.explanations = Explanations(store, lambda: training.live_version.pointer)
-        self.keys = KeyRoutes(services.keys)
+        self.explanations = Explanations(store)
+        self.keys = KeyRoutes(services.keys, training.lines)
+        self.lines = LineRoutes(store, training.lines, training.live_version, training.preconditions)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
         self.lessons = LessonRoutes(store, parts.lessons)

@@ -30,6 +30,7 @@ from store.copies.imports import ImportedCompletions
 from store.file.tombstones import ForgottenIds
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
+from store.line_records import COMMON
 from store.records import RATING_TEXTS, FinishedCompletion, NewCompletion, NewRating, Rating
 from store.store import Store
 
@@ -149,7 +150,7 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) 
         id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
         created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
         model=_text(line, "model"), served_model=_text(line, "served_model"),
-        version=_version(line) if own_versions else None,
+        version=_version(line) if own_versions else None, line=_maybe(line, "line") or COMMON,
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling=_sampling(line),

@@ -9,14 +9,16 @@ from aiohttp import web
 from proxy.access.keys import Keys, as_json
 from proxy.access.security import actor_of, require_admin
 from proxy.core.json_response import json_object, json_response
+from proxy.versions.lines import Lines
 from proxy.web.openapi.responses import KeysBody, NewKey
 
 NO_STORE: Final = {"cache-control": "no-store"}
 
 
 class KeyRoutes:
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: Keys, lines: Lines) -> None:
         self._keys = keys
+        self._lines = lines
 
     async def list(self, request: web.Request) -> web.Response:
         require_admin(request)
@@ -34,7 +36,9 @@ class KeyRoutes:
     async def create(self, request: web.Request) -> web.Response:
         require_admin(request)
         body = await json_object(request)
-        key, text = await self._keys.create(str(body.get("name") or ""), body.get("role", "use"), actor_of(request))
+        line = None if body.get("line") is None else self._lines.existing(str(body["line"]))
+        name, role = str(body.get("name") or ""), body.get("role", "use")
+        key, text = await self._keys.create(name, role, actor_of(request), line)
         return json_response(NewKey(**as_json(key), key=text), 201, headers=NO_STORE)
 
     async def revoke(self, request: web.Request) -> web.Response:

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from proxy.access.keys import KeyBody
 from proxy.access.roles import ADMIN, EVENTS, MODEL, OPEN, PASSED, PROVEN, RATE, SIGNED, USE, Rule
+from proxy.access.roles import RATE_IN_LINE as RATE_LINE
+from proxy.access.roles import USE_IN_LINE as USE_LINE
 from proxy.core.errors import Problem
 from proxy.feedback import bodies
 from proxy.feedback.webhooks.links import LinkedMessage
@@ -20,6 +22,8 @@ from proxy.signals.bodies import JudgeReport, Rescored
 from proxy.training import admin_acts
 from proxy.training.retraining.retraining import RetrainBody, RetrainPlanBody
 from proxy.web.handlers import Answers
+from proxy.web.lines.bodies import LINE
+from proxy.web.lines.table import LINE_ROUTES
 from proxy.web.openapi import answering, passthrough, requests, responses
 from proxy.web.openapi.episodes import (
     GROUP,
@@ -55,6 +59,7 @@ ABOUT: Final[dict[str, Schema]] = {  # a completion
     "x-rl-user": PERSON,
     "x-rl-turn": TURN,
     "x-rl-capture": {"type": "string", "enum": ["off", "on"], "description": "`off`: relay, keep nothing."},
+    "x-rl-line": {**LINE, "description": "Whose version answers, where neither the model nor the key says it."},
     "x-rl-completion-id": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$", "description": "Your own, once."},
 }
 RATER: Final[dict[str, Schema]] = {"x-rl-user": {**PERSON, "description": "Who rates, where the body does not say it."}}
@@ -149,7 +154,7 @@ MODELS: Final = (
 
 RATINGS: Final = (
     Route(
-        "post", "/v1/feedback", RATE, lambda h: h.feedback.post, "ratings",
+        "post", "/v1/feedback", RATE_LINE, lambda h: h.feedback.post, "ratings",
         "Rate a completion, or up to 1,000. 201: on disk; 200: all were stored before; 207: some were refused.",
         {
             200: bodies.RatingBody | bodies.Batch,
@@ -166,7 +171,7 @@ RATINGS: Final = (
         takes=requests.OpenWebUIFeedback | requests.OpenWebUIDeletion, headers=RATER,
     ),
     Route(
-        "delete", "/v1/feedback/{id}", RATE, lambda h: h.feedback.delete, "ratings",
+        "delete", "/v1/feedback/{id}", RATE_LINE, lambda h: h.feedback.delete, "ratings",
         "Take a rating back; `last` is the rater's newest.",
         {200: bodies.TakenBackBody}, query={"rater": TEXT, "session": TEXT}, headers=RATER,
     ),
@@ -174,7 +179,7 @@ RATINGS: Final = (
 
 CHATS: Final = (
     Route(
-        "post", "/rl/links", RATE, lambda h: h.links.post, "chats",
+        "post", "/rl/links", RATE_LINE, lambda h: h.links.post, "chats",
         "This message shows that completion, and was for this person. From whoever posts the message, by the key that "
         "asked for the completion or an admin's. 404: that key has none of that id within a second; 403: another key "
         "has linked the message.",
@@ -226,22 +231,22 @@ CONTROL: Final = (
         headers={"last-event-id": {"type": "string", "pattern": "^[0-9]{1,18}$"}},
     ),
     _read(
-        "/rl/status", USE, lambda h: h.control.status,
+        "/rl/status", USE_LINE, lambda h: h.control.status,
         "What is live, what is collected, what training waits for, the last run, problems, and which dialects the "
         "backend has. More below.",
-        StatusBody,
+        StatusBody, query={"line": LINE},
     ),
     _read(
-        "/rl/completions", RATE, lambda h: h.control.completions,
+        "/rl/completions", RATE_LINE, lambda h: h.control.completions,
         "Newest first, without their prompts (members below); `before` is a `seq` to go on from.",
         responses.CompletionsBody,
         query={
             "limit": number(1, 1000, 50), "before": number(1, 2**62), "session": TEXT, "version": VERSION,
-            "turn": TURN, "unrated": FLAG,
+            "turn": TURN, "unrated": FLAG, "line": LINE,
         },
     ),
     _read(
-        "/rl/completions/{id}", RATE, lambda h: h.control.completion,
+        "/rl/completions/{id}", RATE_LINE, lambda h: h.control.completion,
         "One, with its `prompt`: the messages as the model was asked them.",
         responses.WholeCompletion,
     ),
@@ -263,7 +268,7 @@ CONTROL: Final = (
     ),
     _read(
         "/rl/adapters", RATE, lambda h: h.control.adapters,
-        "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody,
+        "Versions; `withdrawn` says why one was rolled back by itself.", responses.AdaptersBody, query={"line": LINE},
     ),
     _read(
         "/rl/adapters/{version}", RATE, lambda h: h.control.adapter,
@@ -284,8 +289,8 @@ CONTROL: Final = (
         "JSON lines, one completion each; what is given chooses.", NDJSON,
         details_page="../guides/export.md",
         query={
-            "rated": FLAG, "session": TEXT, "user": TEXT, "version": VERSION, "turn": TURN, "since": SECONDS,
-            "until": SECONDS,
+            "rated": FLAG, "session": TEXT, "user": TEXT, "version": VERSION, "line": LINE, "turn": TURN,
+            "since": SECONDS, "until": SECONDS,
         },
     ),
     _act(
@@ -296,7 +301,7 @@ CONTROL: Final = (
     _act(
         "/rl/train", lambda h: h.control.act("train"),
         "Start a run now, however few ratings there are; or make one go on that waits for its hours.",
-        admin_acts.Started, 202,
+        admin_acts.Started, 202, query={"tune": FLAG, "line": LINE},
     ),
     _act(
         "/rl/pause", lambda h: h.control.act("pause"),
@@ -320,18 +325,18 @@ CONTROL: Final = (
         "/rl/rollback", lambda h: h.control.act("rollback"),
         "Back to the version before, unless that is withdrawn (409: only `promote` brings it back); `?base` to the "
         "base model.",
-        admin_acts.PointerBody, query={"base": FLAG},
+        admin_acts.PointerBody, query={"base": FLAG, "line": LINE},
     ),
     _act(
         "/rl/promote/{version}", lambda h: h.control.act("promote"),
-        "Make `v3`, `3` or `base` live.", admin_acts.PointerBody,
+        "Make `v3`, `3` or `base` live, in the version's own line.", admin_acts.PointerBody, query={"line": LINE},
         path_schema={"type": "string", "pattern": "^(v?[0-9]{1,9}|base)$"},
     ),
     _act(
         "/rl/reset", lambda h: h.control.act("reset"),
         "The base answers, the next run starts from it, the baseline is 0. What a run under way makes of another "
         "version waits for `promote`. Nothing is deleted.",
-        admin_acts.Reset,
+        admin_acts.Reset, query={"line": LINE},
     ),
     _read(
         "/rl/audit", ADMIN, lambda h: h.control.audit,
@@ -437,23 +442,23 @@ RETRAIN: Final = (
 
 EPISODES: Final = (
     Route(
-        "post", "/rl/episodes", RATE, lambda h: h.episodes.open, "episodes",
+        "post", "/rl/episodes", RATE_LINE, lambda h: h.episodes.open, "episodes",
         "Open an episode, whose version is kept from now on. 200: it was open already; 409: another one has that id.",
         {200: OpenedEpisode, 201: OpenedEpisode}, takes=EpisodeWanted, may_be_empty=True,
     ),
     Route(
-        "post", "/rl/episodes/{id}/reward", RATE, lambda h: h.episodes.reward, "episodes",
+        "post", "/rl/episodes/{id}/reward", RATE_LINE, lambda h: h.episodes.reward, "episodes",
         "201: stored; 200: the same again, or another one before it was used; 409: another one after that; 404: no "
         "such episode of this key; 410: a turn's reward after the end.",
         {200: RewardedEpisode, 201: RewardedEpisode}, takes=Reward,
     ),
     Route(
-        "post", "/rl/episodes/rewards", RATE, lambda h: h.episodes.reward_each, "episodes",
+        "post", "/rl/episodes/rewards", RATE_LINE, lambda h: h.episodes.reward_each, "episodes",
         "Many, as JSON lines with the id as `episode`. `?dry_run` stores nothing.",
         {200: RewardsBody}, takes=NDJSON, query={"dry_run": FLAG},
     ),
     Route(
-        "get", "/rl/episodes", RATE, lambda h: h.episodes.list, "episodes",
+        "get", "/rl/episodes", RATE_LINE, lambda h: h.episodes.list, "episodes",
         "Newest first, with counts and success by version; an admin sees all keys'.",
         {200: EpisodesBody},
         query={
@@ -463,7 +468,7 @@ EPISODES: Final = (
         },
     ),
     Route(
-        "get", "/rl/episodes/{id}", RATE, lambda h: h.episodes.show, "episodes",
+        "get", "/rl/episodes/{id}", RATE_LINE, lambda h: h.episodes.show, "episodes",
         "One with its turns and segments.", {200: WholeEpisode}),
 )  # fmt: skip
 
@@ -482,6 +487,7 @@ ROUTES: Final = (
     *LESSONS,
     *EXPERIMENTS,
     *RETRAIN,
+    *LINE_ROUTES,
     *PAGES,
     *BACKENDS,
 )

@@ -22,7 +22,10 @@ from proxy.versions.services import Services
 from proxy.versions.what_changed import changes_body, chat_lines
 from proxy.web.openapi.responses import RunBody
 from proxy.web.openapi.status import Database, PromptsBody, StatusBody, WaitingEpisodes
+from store.file.meta import of_line
 from store.file.writer import ROOM
+from store.learning.runs import BASELINE
+from store.line_records import COMMON
 from store.records import Fresh, Run
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
@@ -47,16 +50,18 @@ class StatusReport:
         self._episodes = episodes
         self._queue = queue
 
-    async def full(self) -> StatusBody:
-        runs = await self._store.runs.recent(limit=1)
-        fresh = (
-            await self._preconditions.fresh()
-        )  # after the runs: one that is shown as ended has given its ratings back
-        needed, _ = await self._preconditions.ratings_threshold()
-        due, pointer, run = await self._preconditions.due(), self._live_version.pointer, self._supervisor.state.run
+    async def full(self, line: str = COMMON) -> StatusBody:
+        last_run = await self._last_run(line)
+        # After the run: one that is shown as ended has given its ratings back.
+        fresh = await self._preconditions.fresh(line=line)
+        needed, _ = await self._preconditions.ratings_threshold(line)
+        due, pointer = await self._preconditions.due(line=line), self._live_version.pointer_of(line)
+        run = self._supervisor.state.run
         live = await self._store.versions.get(pointer.live)
         return {
             "model": self._live_version.model,
+            "line": line,
+            "lines": self._live_version.lines,
             "trains": await self._supervisor.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
@@ -90,11 +95,11 @@ class StatusReport:
                 "dampened": fresh.dampened,
                 "untrainable": await self._store.samples.untrainable(),
                 "needed": needed,
-                "line": await self._until_run(fresh, needed),
+                "line": await self._until_run(fresh, needed, line),
             },
             "images": await self._images.report(self._picture_training.reason),
-            "episodes": await self.episodes(),
-            "baseline": await self._store.meta.get("baseline", 0.0),
+            "episodes": await self.episodes(line),
+            "baseline": await self._store.meta.get(of_line(BASELINE, line), 0.0),
             "training": {
                 "paused": self._supervisor.state.paused,
                 "place": {
@@ -113,9 +118,9 @@ class StatusReport:
             "rehearsal": self._training.rehearsal.report(),
             "cut": self._health.cut.line,
             "judge": await self._training.judging.brief(),
-            "watch": await self._training.monitor.report(),
+            "watch": await self._training.monitor.report(line),
             "rebuild": await self._training.unlearning.report(),
-            "last_run": run_json(runs[0]) if runs else None,
+            "last_run": run_json(last_run) if last_run else None,
             "counts": await self._store.stats.counts(),
             "database": self._database(),
             "changed": changes_body(live) if live else None,
@@ -138,29 +143,37 @@ class StatusReport:
             return sharing.refused
         return f"{sharing.spooled} answers are on this relay's own disk, and go to the database as soon as it is there."
 
-    async def countdown(self) -> str:
+    async def _last_run(self, line: str) -> Run | None:
+        if len(self._live_version.lines) > 1:
+            return await self._store.runs.last_of(line)
+        return next(iter(await self._store.runs.recent(limit=1)), None)
+
+    async def countdown(self, line: str = COMMON) -> str:
         """How many ratings there are until the next run, and about when it starts; or how far the one under way is."""
         if (run := self._supervisor.state.run) is not None:
             return f"run {run.id}: {self._supervisor.state.progress.line(time.time())}"
-        needed, _ = await self._preconditions.ratings_threshold()
-        return await self._until_run(await self._preconditions.fresh(), needed)
+        needed, _ = await self._preconditions.ratings_threshold(line)
+        return await self._until_run(await self._preconditions.fresh(line=line), needed, line)
 
-    async def _until_run(self, fresh: Fresh, needed: int) -> str:
+    async def _until_run(self, fresh: Fresh, needed: int, line: str) -> str:
         if await self.never_trains():
             return f"{fresh.total} ratings are kept; no number of them starts a run here"
-        return countdown(fresh, needed, await self._store.ratings.newest_times(NEWEST_RATINGS), time.time())
+        # How fast ratings come is known of the whole home.
+        is_alone = len(self._live_version.lines) == 1
+        times = await self._store.ratings.newest_times(NEWEST_RATINGS) if is_alone else []
+        return countdown(fresh, needed, times, time.time())
 
     async def never_trains(self) -> bool:
         """Tell if no number of ratings starts a run: a cloud without a local model, or a backend without adapters."""
         trains = await self._supervisor.trains()
         return not trains["model"] if trains else not self._backend.capabilities.adapters
 
-    async def episodes(self) -> WaitingEpisodes | None:
+    async def episodes(self, line: str = COMMON) -> WaitingEpisodes | None:
         """None where there has never been one."""
         counts = await self._store.episodes.counts()
         if not counts.open + counts.rewarded + counts.error:
             return None
-        ready = await self._preconditions.episodes()
+        ready = await self._preconditions.episodes(line)
         return {
             "open": counts.open,
             "rewarded": counts.rewarded,
@@ -171,7 +184,7 @@ class StatusReport:
             "forming": ready.forming,
             "closes_in_s": ready.closes_in_s,
             "left_out": ready.left_out,
-            "needed": await self._preconditions.episodes_threshold(),
+            "needed": await self._preconditions.episodes_threshold(line),
             "own_reward_problem": self._episodes.own_reward_problem,
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),
@@ -207,15 +220,16 @@ class StatusReport:
         reason = self._supervisor.state.stalled
         return f"The trainer of run {run.id} was started again: {reason}." if run and reason else None
 
-    async def text(self, *, with_text: bool = False) -> str:
+    async def text(self, *, with_text: bool = False, line: str = COMMON) -> str:
         """For the chat: what a person wants to know, in three or four lines. `with_text`: prompts and answers too, for
         who may read others' and where they stay on this machine."""
-        s = await self.full()
+        s = await self.full(line)
         live = version_in_words(s["live"])
         ratings = s["ratings"]
         trains = s["trains"]
+        model = s["model"] if line == COMMON else f"{s['model']}@{line}"
         lines = [
-            f"{s['model']}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
+            f"{model}, {live} answers." if trains is None else f"{s['backend']['state']} answers.",
             f"{ratings['fresh']} fresh ratings ({ratings['good']} good, {ratings['bad']} bad).",
         ]
         if s["episodes"]:
@@ -261,6 +275,7 @@ def run_json(run: Run) -> RunBody:
     result = run.result or {}
     return {
         "id": run.id,
+        "line": run.line,
         "status": run.status,
         "version": run.version if run.status == "done" else None,
         "parent": run.parent,

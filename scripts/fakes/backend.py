@@ -50,6 +50,7 @@ class FakeBackend(Listening):
         self.unknown = 0  # requests for a model that it does not have
         self.sleeps: bool | None = None  # None: started without VLLM_SERVER_DEV_MODE=1
         self.sleep_mode = True  # --enable-sleep-mode
+        self.max_cpu_loras: int | None = None  # as its routes for development tell
         self.lora: bool | None = True  # False: as vLLM without --enable-lora; None: without the routes, too
         self.max_rank = 64
         self.silent = False  # to whoever loads an adapter
@@ -155,11 +156,13 @@ class FakeBackend(Listening):
 
     async def _development(self, request: web.Request) -> web.Response:
         """Routes of VLLM_SERVER_DEV_MODE=1. Without --enable-sleep-mode it says that it sleeps and frees nothing."""
-        if self.sleeps is None:
+        if self.sleeps is None and (self.max_cpu_loras is None or request.path != "/server_info"):
             return web.json_response({"detail": "Not Found"}, status=404)
         self.asked.append((request.path_qs, {}))
         if request.path == "/server_info":
-            return web.json_response({"vllm_config": {"model_config": {"enable_sleep_mode": self.sleep_mode}}})
+            lora = {"max_loras": 1, "max_cpu_loras": self.max_cpu_loras}
+            model = {"enable_sleep_mode": self.sleep_mode}
+            return web.json_response({"vllm_config": {"model_config": model, "lora_config": lora}})
         if request.path == "/is_sleeping":
             return web.json_response({"is_sleeping": self.sleeps})
         self.sleeps = request.path == "/sleep"

@@ -47,6 +47,7 @@ class Proxy:
         settings = load({**self.flags, **{k.replace("__", "."): v for k, v in flags.items()}}, environ={}).settings
         self.store = await Store.open(settings.home, self.secret, url=settings.store.address)
         backend = self.kind(settings.backend) if self.kind else make_backend(settings, self.launcher)
+        self.app_backend = backend
         self.app = app = make_app(settings, self.store, backend, self.launcher)
         self.local = app[LOCAL]
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1)

@@ -22,6 +22,7 @@ from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion,
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.file.part import StorePart
 from store.file.reader import Reader
+from store.line_records import COMMON
 from store.records import (
     Candidate,
     Completion,
@@ -39,8 +40,8 @@ FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash LEFT JOIN reque
 # What a list shows: neither the prompt and the reply as messages, nor tokens, which are most of a completion.
 SIZES = "SELECT length(m.body) AS size FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash "
 BRIEF = """SELECT c.seq, c.id, c.request_id, c.choice, c.created_at, c.dialect, c.backend, c.model, c.served_model,
-c.version, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.images, c.redacted,
-c.prompt_hash, c.reply_hash,
+c.version, c.line, c.session, c.user, c.key, c.turn, c.turn_rule, c.streamed, c.sampling, c.untrainable, c.images,
+c.redacted, c.prompt_hash, c.reply_hash,
 c.status, c.finished_at, c.text, c.finish_reason, c.usage, c.exact, c.inexact_reason, c.error, c.thread, c.translated,
 x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS prompt_token_ids, NULL AS token_ids,
 NULL AS logprobs, NULL AS unconstrained_logprobs, NULL AS pieces, NULL AS logprobs_of
@@ -72,14 +73,14 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
     for new in rows:
         cursor = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
-            served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
+            served_model, version, line, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
             untrainable, images, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
             status)
-            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
+            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'pending')
             ON CONFLICT (id) DO NOTHING""",
             (
                 new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
-                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                new.served_model, new.version, new.line, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request), new.untrainable, new.images, new.asked,
                 to_json(new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,
                 to_json(new.tool_errors or None),
@@ -230,6 +231,7 @@ class PageQuery(TypedDict, total=False):
     unrated: bool
     version: int | None
     turn: Turn | None
+    line: str | None
 
 
 def _page(query: PageQuery) -> tuple[str, list[object]]:
@@ -237,7 +239,7 @@ def _page(query: PageQuery) -> tuple[str, list[object]]:
     end_seq = query.get("before_seq")
     condition = "WHERE c.seq < ?"
     values: list[object] = [NEWEST if end_seq is None else end_seq]
-    for column in ("session", "version", "turn"):
+    for column in ("session", "version", "turn", "line"):
         if (value := query.get(column)) is not None:
             condition += f" AND c.{column} = ?"
             values.append(value)
@@ -319,23 +321,23 @@ class CompletionStore(StorePart):
         """Nobody saw these as answers: side turns, by that rule."""
         await self._writer.submit(lambda db: pass_over(db, ids, rule))
 
-    async def exact_unrated(self, *, version: int, limit: int) -> list[Completion]:
-        """The newest that a run may calibrate on: main turns of that version, exact, with no rating."""
+    async def exact_unrated(self, *, version: int, limit: int, line: str = COMMON) -> list[Completion]:
+        """The newest that a run may calibrate on: main turns of that version in that line, exact, with no rating."""
         # The plus signs keep SQLite from choosing an index on status, where nearly every row is alike.
         return await select(
             self._reader,
-            f"""WHERE c.version = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
+            f"""WHERE c.version = ? AND +c.line = ? AND +c.status = 'done' AND +c.turn = 'main' AND c.exact = 1
             AND c.untrainable IS NULL AND c.images = 0 AND NOT {RATED}
             ORDER BY c.seq DESC LIMIT ?""",
-            [version, limit],
+            [version, line, limit],
         )
 
     async def newest_turns(self, limit: int, *, foreign: bool, has_pictures: bool = False) -> list[Completion]:
-        """The newest that a run might take, rated or not: main turns, and what was rated. Among the last thousand.
-        `has_pictures`: also such prompts, each with its pictures."""
+        """The newest of the common line that a run might take, rated or not: main turns, and what was rated. Among the
+        last thousand. `has_pictures`: also such prompts, each with its pictures."""
         return await select(
             self._reader,
-            f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done'
+            f"""WHERE c.seq > (SELECT max(seq) FROM completions) - 1000 AND +c.status = 'done' AND +c.line = 'common'
             AND (c.images = 0 OR ?) AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = ? AND c.untrainable IS NULL
             AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
             AND (+c.turn = 'main' OR {RATED}) ORDER BY c.seq DESC LIMIT ?""",  # noqa: S608  ours

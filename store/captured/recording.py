@@ -16,12 +16,12 @@ from store.errors import DuplicateCompletion
 from store.records import FinishedCompletion, NewCompletion
 
 _COMPLETION: Final = """INSERT INTO completions (seq, id, request_id, choice, created_at, dialect, backend, model,
-served_model, version, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
+served_model, version, line, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
 untrainable, images, asked, redacted, key, forms, above, typed, tool_errors, prompt_hash, conversation,
 status, finished_at, reply_hash, text, finish_reason, usage, prompt_block, prompt_token_ids, token_ids,
 logprobs, unconstrained_logprobs, pieces, logprobs_of, exact, inexact_reason, error, translated, thread)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
+?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
 _LISTED: Final = "INSERT INTO listed (seq, turn, model, version, session, conversation) VALUES (?, ?, ?, ?, ?, ?)"
 MOST: Final = 32  # rows of one statement: their token ids are in memory twice until then
 _LAST: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'completions'"
@@ -87,7 +87,7 @@ class _Group:
         self._completions.append(
             (
                 self._seq, new.id, new.request_id, new.choice, new.created_at, new.dialect, new.backend, new.model,
-                new.served_model, new.version, new.session, new.user, new.turn, new.turn_rule, new.streamed,
+                new.served_model, new.version, new.line, new.session, new.user, new.turn, new.turn_rule, new.streamed,
                 to_json(new.sampling), *requests.add(db, new.request),
                 end.untrainable if new.untrainable is None else new.untrainable, new.images, new.asked,
                 to_json(end.redacted or new.redacted or None), new.key, to_json(new.forms), new.above, new.typed,

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 import orjson
 
+from store.line_records import Pointer, StoredLine
 from store.records import (
     Adapter,
     Completion,
     FinishedCompletion,
     Message,
     NewCompletion,
-    Pointer,
     Rating,
     Run,
 )
@@ -110,6 +110,7 @@ def to_completion(
         key=row["key"],
         forms=from_json(row["forms"]),
         typed=row["typed"],
+        line=row["line"],
     )
     return to_record(
         Completion,
@@ -152,3 +153,8 @@ def to_adapter(row: sqlite3.Row) -> Adapter:
 
 def to_pointer(row: sqlite3.Row) -> Pointer:
     return Pointer(row["live"], row["previous"], row["changed_at"], row["reason"], row["actor"])
+
+
+def to_line(row: sqlite3.Row) -> StoredLine:
+    lists = {name: tuple(from_json(row[name])) for name in ("users", "agents")}
+    return to_record(StoredLine, row, **lists)

@@ -31,6 +31,7 @@ class Filter:
     session: str | None = None
     user: str | None = None
     version: int | None = None
+    line: str | None = None
     turn: Turn | None = None
     since: float | None = None  # Unix seconds
     until: float | None = None
@@ -38,7 +39,8 @@ class Filter:
     def conditions(self) -> tuple[str, list[Any]]:
         parts = [
             ("c.session = ?", self.session), ("c.user = ?", self.user), ("c.version = ?", self.version),
-            ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since), ("c.created_at < ?", self.until),
+            ("c.line = ?", self.line), ("c.turn = ?", self.turn), ("c.created_at >= ?", self.since),
+            ("c.created_at < ?", self.until),
         ]  # fmt: skip
         conditions = [(sql, value) for sql, value in parts if value is not None]
         rated = [completions.RATED] if self.rated else []
@@ -85,6 +87,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "model": new.model,
         "served_model": new.served_model,
         "version": new.version,
+        "line": new.line,
         "session": new.session,
         "user": new.user,
         "turn": new.turn,

@@ -15,6 +15,7 @@ import orjson
 
 from store.file.part import StorePart
 from store.file.reader import Reader
+from store.line_records import COMMON
 
 FIRST: Final = bytes(32)  # the hash before the first line
 LINES: Final = "SELECT seq, at, actor, act, detail, hash FROM audit ORDER BY seq"
@@ -22,6 +23,11 @@ UNCAPTURED: Final = "uncaptured_sessions"  # the meta key of those of which noth
 PAGE_SECRET: Final = "page_secret"  # noqa: S105  the meta key of what signs the page's cookies
 META = "SELECT value FROM meta WHERE key = ?"
 SET_META: Final = "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def of_line(key: str, line: str) -> str:
+    """The key of a value that each line has: the common line's is the plain one."""
+    return key if line == COMMON else f"{key}@{line}"
 
 
 def read_meta(db: sqlite3.Connection, key: str, default: Any) -> Any:

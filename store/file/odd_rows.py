@@ -38,13 +38,18 @@ def check(db: sqlite3.Connection, path: Path) -> None:
 
 def _odd(db: sqlite3.Connection) -> Iterator[str]:
     for key, value in db.execute("SELECT key, value FROM meta"):
-        if not _fits(value, SHAPES.get(key, _hex if _RUN_KEY.fullmatch(str(key)) else _anything)):
+        if not _fits(value, _shape_of(str(key))):
             yield f"meta {str(key)[:60]!r}"
     for column in COLUMNS:
         names = f"{column.id}, {column.name}"
         for id, value in db.execute(f"SELECT {names} FROM {column.table} WHERE {column.name} IS NOT NULL"):  # noqa: S608  ours
             if not _fits(value, column.shape):
                 yield f"{column.table}.{column.name} of {str(id)[:60]}"
+
+
+def _shape_of(key: str) -> Shape:
+    name = key.partition("@")[0]  # a line has values of its own
+    return SHAPES.get(name, _hex if _RUN_KEY.fullmatch(key) else _anything)
 
 
 def _fits(text: Any, shape: Shape) -> bool:
@@ -207,4 +212,6 @@ COLUMNS: Final = (
         ),
     ),
     _Column("audit", "seq", "detail", _anything),
+    _Column("lines", "name", "users", _list_of(_text)),
+    _Column("lines", "name", "agents", _list_of(_text)),
 )

@@ -20,8 +20,10 @@ import orjson
 from store.captured import completions
 from store.captured.rows import to_run
 from store.file.part import StorePart
+from store.learning import line_reach
 from store.learning.episodes import SELECT, Episode, to_episode
 from store.learning.runs import RunRequirements, another_is_open, begin
+from store.line_records import COMMON
 from store.records import Completion, Run
 
 RECENT_S: Final = 30 * 86400.0
@@ -30,12 +32,13 @@ LeftOutReason = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
 AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
+WAITING: Final = "e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0"
 _MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
 (SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told
 FROM episodes e INDEXED BY episodes_waiting
 LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
-WHERE e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0
+WHERE {WAITING} AND +e.line = ?
 GROUP BY e.seq ORDER BY e.ended_at, e.seq"""  # noqa: S608  constants of this module
 
 
@@ -139,7 +142,8 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
     """
     if another_is_open(db):
         return None
-    rows = db.execute(_MEMBERS).fetchall()
+    rows = db.execute(_MEMBERS, (requirements.line,)).fetchall()
+    near = line_reach.of_line(db, requirements.line, requirements.live, requirements.max_version_gap)
     groups, out, _ = sort_out(rows, size=requirements.size, timeout_s=requirements.timeout_s, now=time.time())
     closed = [group for group in groups if group.closed]
     if sum(len(group.members) for group in closed) < requirements.min_total:
@@ -147,7 +151,7 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
     claimed: list[Group] = []
     for group in closed:
         reason: LeftOutReason | None = None
-        if requirements.live - group.oldest > requirements.max_version_gap:
+        if group.oldest < near.oldest:
             reason = "stale"
         elif not group.varies:
             reason = "no-variance"
@@ -168,13 +172,18 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
 
 
 class EpisodeGroupStore(StorePart):
-    async def ready(self, *, live: int, max_version_gap: int, size: int, timeout_s: float) -> ReadyEpisodes:
-        """Count what a run could take now, and what has been left out so far."""
-        rows = await self._reader.rows(_MEMBERS)
+    async def ready(
+        self, *, live: int, max_version_gap: int, size: int, timeout_s: float, line: str = COMMON
+    ) -> ReadyEpisodes:
+        """Count what a run of this line could take now, and what has been left out so far."""
+        rows = await self._reader.rows(_MEMBERS, (line,))
+        near = await line_reach.load(self._reader, line, live, max_version_gap)
         groups, out, closes = sort_out(rows, size=size, timeout_s=timeout_s, now=time.time())
-        closed = [g for g in groups if g.closed and live - g.oldest <= max_version_gap]
+        closed = [g for g in groups if g.closed and g.oldest >= near.oldest]
         skipped = await self._reader.rows(
-            "SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL GROUP BY left_out"
+            """SELECT left_out AS why, count(*) AS n FROM episodes WHERE left_out IS NOT NULL AND line = ?
+            GROUP BY left_out""",
+            (line,),
         )
         return ReadyEpisodes(
             episodes=sum(len(group.members) for group in closed),

@@ -24,6 +24,7 @@ from store.errors import (
     UnknownEpisode,
 )  # fmt: skip
 from store.file.part import StorePart
+from store.line_records import COMMON
 
 Split = Literal["train", "eval"]
 State = Literal["open", "rewarded", "error"]
@@ -59,6 +60,7 @@ class Episode:
     scored_by: str | None  # the sha256 of the user's own code that has looked at it
     turns: int
     run: int | None  # that took it
+    line: str = COMMON
 
     @property
     def state(self) -> State:
@@ -79,6 +81,7 @@ class NewEpisode:
     meta: Any = None
     posted: bool = True
     user: str | None = None  # as in NewReward
+    line: str = COMMON
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +146,11 @@ def open_episode(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool
             raise EpisodeTaken(new.id)
         return existing, False
     db.execute(
-        """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at, line)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             new.id, new.key, new.posted, new.task, new.group, new.group_size, new.split, to_json(new.meta),
-            new.version, time.time(),
+            new.version, time.time(), new.line,
         ),
     )  # fmt: skip
     episode = _row(db, new.id, new.key)
@@ -283,8 +286,8 @@ def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = 
     if (existing := _row(db, id, key)) is not None:
         return existing
     rows = db.execute(
-        """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last
-        FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
+        """SELECT coalesce(c.key, '') AS key, min(c.created_at) AS at, min(c.version) AS first, max(c.version) AS last,
+        min(c.line) AS line FROM completions c WHERE c.session = :id AND (:key IS NULL OR coalesce(c.key, '') = :key)
         GROUP BY coalesce(c.key, '')""",
         {"id": id, "key": key},
     ).fetchall()
@@ -294,8 +297,8 @@ def of_session(db: sqlite3.Connection, id: str, key: str | None, split: Split = 
         raise EpisodeTaken(id, "is the session of several keys: say it with the key that asked")
     (row,) = rows
     db.execute(
-        "INSERT INTO episodes (id, key, posted, split, version, opened_at) VALUES (?, ?, 0, ?, ?, ?)",
-        (id, row["key"], split, row["first"], row["at"]),
+        "INSERT INTO episodes (id, key, posted, split, version, opened_at, line) VALUES (?, ?, 0, ?, ?, ?, ?)",
+        (id, row["key"], split, row["first"], row["at"], row["line"]),
     )
     episode = _row(db, id, row["key"])
     assert episode is not None

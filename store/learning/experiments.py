@@ -16,6 +16,7 @@ from store.errors import ExperimentRuns
 from store.file import meta
 from store.file.part import StorePart
 from store.learning.versions import WAITING
+from store.line_records import COMMON
 
 SALT_BYTES: Final = 16
 # The first condition is what the unique index is over: by it the one that runs is found without a scan.
@@ -39,6 +40,7 @@ class Experiment:
     outcome: str | None
     reason: str | None
     figures: dict[str, Any] | None
+    line: str = COMMON
 
 
 class ExperimentRating(NamedTuple):
@@ -50,18 +52,22 @@ class ExperimentRating(NamedTuple):
     is_human: bool
 
 
-def start(db: sqlite3.Connection, version: int, against: int, share: float, actor: str) -> Experiment:
+def start(
+    db: sqlite3.Connection, version: int, against: int, share: float, actor: str, line: str = COMMON
+) -> Experiment:
     """Raises ExperimentRuns."""
     if (row := db.execute(_RUNNING).fetchone()) is not None:
         raise ExperimentRuns(row["version"])
     row = db.execute(
-        """INSERT INTO experiments (version, against, share, salt, actor, started_at)
-        VALUES (?, ?, ?, ?, ?, ?) RETURNING *""",
-        (version, against, share, secrets.token_bytes(SALT_BYTES), actor, time.time()),
+        """INSERT INTO experiments (version, against, share, salt, actor, started_at, line)
+        VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING *""",
+        (version, against, share, secrets.token_bytes(SALT_BYTES), actor, time.time(), line),
     ).fetchone()
-    if meta.read_meta(db, WAITING, None) == version:  # it has its turn now; whatever comes of it is the last word
-        meta.set_meta(db, WAITING, None)
-    meta.audit(db, actor, "experiment", {"version": version, "against": against, "share": share})
+    waiting = meta.of_line(WAITING, line)
+    if meta.read_meta(db, waiting, None) == version:  # it has its turn now; whatever comes of it is the last word
+        meta.set_meta(db, waiting, None)
+    of_line = {} if line == COMMON else {"line": line}
+    meta.audit(db, actor, "experiment", {"version": version, "against": against, "share": share} | of_line)
     return _experiment(row)
 
 
@@ -79,9 +85,9 @@ def _experiment(row: sqlite3.Row) -> Experiment:
 
 
 class ExperimentStore(StorePart):
-    async def start(self, version: int, against: int, share: float, actor: str) -> Experiment:
+    async def start(self, version: int, against: int, share: float, actor: str, line: str = COMMON) -> Experiment:
         """Raises ExperimentRuns where one runs already."""
-        return await self._writer.submit(lambda db: start(db, version, against, share, actor))
+        return await self._writer.submit(lambda db: start(db, version, against, share, actor, line))
 
     async def end(self, id: int, outcome: str, reason: str, figures: dict[str, Any], actor: str) -> None:
         """One that has ended stays as it is."""

@@ -20,21 +20,22 @@ from store.file.part import StorePart, Writes
 from store.file.reader import Reader
 from store.records import Key
 
-COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at")
+COLUMNS: Final = ("id", "name", "role", "hash", "created_at", "last_used", "revoked_at", "line")
 FIND = "SELECT * FROM keys WHERE revoked_at IS NULL AND (id = :given OR name = :given)"
 
 
 def add(db: sqlite3.Connection, key: Key, actor: str) -> None:
     try:
         db.execute(
-            "INSERT INTO keys (id, name, role, hash, created_at) VALUES (?, ?, ?, ?, ?)",
-            (key.id, key.name, key.role, key.hash, key.created_at),
+            "INSERT INTO keys (id, name, role, hash, created_at, line) VALUES (?, ?, ?, ?, ?, ?)",
+            (key.id, key.name, key.role, key.hash, key.created_at, key.line),
         )
     except driver.errors() as error:
         if driver.code(error) != driver.CONSTRAINT:
             raise
         raise NameTaken(f"There is a key named {key.name} already.") from None
-    meta.audit(db, actor, "key created", {"id": key.id, "name": key.name, "role": key.role})
+    bound = {} if key.line is None else {"line": key.line}
+    meta.audit(db, actor, "key created", {"id": key.id, "name": key.name, "role": key.role} | bound)
 
 
 def revoke(db: sqlite3.Connection, id_or_name: str, actor: str) -> Key:
@@ -75,8 +76,8 @@ def merge(db: sqlite3.Connection, newer_keys: Iterable[Key], actor: str) -> None
     shared = [key for key in newer if key.id in own_ids]
     db.executemany("UPDATE keys SET name = id || ':' WHERE id = ?", [(key.id,) for key in shared])  # two may swap names
     db.executemany(
-        "UPDATE keys SET name = ?, role = ?, hash = ?, created_at = ? WHERE id = ?",
-        [(key.name, key.role, key.hash, key.created_at, key.id) for key in shared],
+        "UPDATE keys SET name = ?, role = ?, hash = ?, created_at = ?, line = ? WHERE id = ?",
+        [(key.name, key.role, key.hash, key.created_at, key.line, key.id) for key in shared],
     )
     places = ", ".join("?" * len(COLUMNS))
     db.executemany(

@@ -22,6 +22,7 @@ from store.file import meta
 from store.file.part import StorePart
 from store.learning.rater_quota import OWNER
 from store.learning.ratings import JUDGED
+from store.line_records import COMMON
 
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
@@ -29,7 +30,7 @@ FORGOTTEN: Final = "a lesson in its prompt was forgotten"
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
 # finished run trained on it.
-_ALL: Final = f"""SELECT r.id, r.seq, r.completion_id, r.comment, r.created_at, c.key, c.user, c.asked, c.model,
+_ALL: Final = f"""SELECT r.id, r.seq, r.completion_id, r.comment, r.created_at, c.key, c.user, c.line, c.asked,
 l.text, coalesce(l.always, 0) AS always, l.ended, l.why,
 (SELECT min(u.version) FROM run_samples t CROSS JOIN runs u ON u.id = t.run_id
     CROSS JOIN adapters a ON a.version = u.version
@@ -75,6 +76,7 @@ class CommentLesson:
     end_reason: str | None  # it has ended
     created_at: float
     learned: int | None  # the first version that trained on it
+    line: str = COMMON  # of the answer; it is in prompts of that line alone
 
 
 class LessonTally(NamedTuple):
@@ -146,6 +148,7 @@ def _lesson(row: sqlite3.Row) -> CommentLesson:
         end_reason=row["why"],
         created_at=row["created_at"],
         learned=row["learned"],
+        line=row["line"],
     )
 
 

@@ -25,6 +25,7 @@ from store.learning.rater_quota import (
     within,
 )
 from store.learning.samples import NOBODY, load_recent_voices
+from store.line_records import COMMON
 from store.records import Vote
 
 
@@ -71,16 +72,19 @@ class OpinionStore(StorePart):
         raters: Mapping[str, float] = NOBODY,
         *,
         version_only: bool = False,
+        line: str = COMMON,
     ) -> list[Vote]:
-        """One whole vote for each rated main turn of that version, oldest first; none where the raters cancel out.
+        """One whole vote for each rated main turn of that version in that line, oldest first; none where the raters
+        cancel out.
 
         `share` bounds each rater. `version_only`: only this version's ratings are weighed, so its only rater is heard.
         """
         rows = await self._reader.rows(
             """SELECT r.seq, r.id, r.completion_id, r.value, r.rater, r.weight
             FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-            WHERE r.live = 1 AND r.human = 1 AND c.version = ? AND c.turn = 'main' ORDER BY r.seq""",
-            (version,),
+            WHERE r.live = 1 AND r.human = 1 AND c.version = ? AND +c.line = ? AND c.turn = 'main'
+            ORDER BY r.seq""",
+            (version, line),
         )
         first: dict[str, int] = {}
         candidates = []
@@ -88,23 +92,24 @@ class OpinionStore(StorePart):
             first.setdefault(completion, seq)
             candidates.append(QuotaCandidate(id, completion, value, rater, voice(weight, raters.get(rater, 1.0))))
         if share < 1 and any(candidate.rater != OWNER for candidate in candidates):
-            company = _voices(candidates) if version_only else await load_recent_voices(self._reader, raters)
+            company = _voices(candidates) if version_only else await load_recent_voices(self._reader, raters, line)
             candidates = await asyncio.to_thread(within, candidates, share, company)
         return _whole(candidates, first)
 
-    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY) -> Moments:
-        """Figures of all live ratings. A rater above the share counts for as much as the share allows beside all
-        others."""
+    async def moments(self, share: float = 1.0, raters: Mapping[str, float] = NOBODY, line: str = COMMON) -> Moments:
+        """Figures of all live ratings of a line. A rater above the share counts for as much as the share allows beside
+        all others."""
         rows = await self._reader.rows(
             """SELECT rater, total(weight) AS count, total(value * weight) AS sum,
             total(value * value * weight) AS squares
-            FROM (SELECT rater, value, max(min(weight, ?), ?) AS weight FROM ratings
-            WHERE live = 1 AND human = 1) w GROUP BY rater""",
-            (MOST_WEIGHT, LEAST_WEIGHT),
+            FROM (SELECT r.rater, r.value, max(min(r.weight, ?), ?) AS weight FROM ratings r
+            CROSS JOIN completions c ON c.id = r.completion_id
+            WHERE r.live = 1 AND r.human = 1 AND c.line = ?) w GROUP BY rater""",
+            (MOST_WEIGHT, LEAST_WEIGHT, line),
         )
         weights: dict[str, float] = {row["rater"]: row["count"] * raters.get(row["rater"], 1.0) for row in rows}
         everybody = sum(weights.values())
-        recent_voices = {} if share >= 1 else await load_recent_voices(self._reader, raters)
+        recent_voices = {} if share >= 1 else await load_recent_voices(self._reader, raters, line)
 
         def part(rater: str) -> float:
             """Worth of one unit of the rater's weight."""

@@ -40,8 +40,13 @@ def valid(new: NewRating) -> None:
         raise ValueError(f"the weight of a rating is from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}, not {new.weight}")
 
 
+_OF_LINE: Final = "SELECT 1 FROM completions WHERE id = ? AND line = ?"
+
+
 def rate(db: sqlite3.Connection, new: NewRating) -> Rating:
     """Raises EventTaken where an event comes again and says something else."""
+    if new.line is not None and db.execute(_OF_LINE, (new.completion_id, new.line)).fetchone() is None:
+        raise UnknownCompletion(new.completion_id)
     if new.source_event_id is not None:
         stored = _rating(db.execute(EVENT, (new.source, new.source_event_id, new.rater)).fetchone())
         if stored is not None:

@@ -1,8 +1,9 @@
 """The history of ratings once more, on another base: which of it can train there, and the claim of each round.
 
 Owns the state of a retrain, one named value, and the queries behind it. A retrain takes the live ratings that people
-had given when it began. Each is in one round at most. The replies are another model's, so they train by their words
-alone: not their token ids, nor their log-probs. Not here: the runs that carry it out (proxy), the objective (trainer).
+had given in the common line when it began. Each is in one round at most. The replies are another model's, so they train
+by their words alone: not their token ids, nor their log-probs. Not here: the runs that carry it out (proxy), the
+objective (trainer).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _FATE: Final = """CASE
     WHEN r.value = 0 AND r.correction IS NULL THEN 'neutral'
     ELSE 'trains' END"""
 _OF_HISTORY: Final = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-WHERE r.live = 1 AND r.seq <= :through"""
+WHERE r.live = 1 AND r.seq <= :through AND +c.line = 'common'"""
 _CLAIMABLE: Final = f"""SELECT {CANDIDATE} {_OF_HISTORY} AND {_FATE} = 'trains'
 AND NOT EXISTS (SELECT 1 FROM run_samples s WHERE s.rating_id = r.id
                 AND s.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs))) ORDER BY r.seq"""  # noqa: S608  constants

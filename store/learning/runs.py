@@ -20,6 +20,7 @@ from store.file.part import StorePart, Writes
 from store.file.reader import Reader
 from store.learning import versions
 from store.learning.versions import StoredAnswerPair
+from store.line_records import COMMON
 from store.records import Adapter, Run, RunStatus
 
 EPISODE_BASELINE = "episode_baseline"  # the same of episodes outside any group
@@ -40,6 +41,7 @@ class RunRequirements:
     folder_of: Callable[[int], str]
     last_number: int = 0  # its number is above this one, as folders of such numbers are there
     retrains: bool = False  # it replays ratings on another base
+    line: str = COMMON
 
 
 def another_is_open(db: sqlite3.Connection) -> bool:
@@ -48,9 +50,9 @@ def another_is_open(db: sqlite3.Connection) -> bool:
 
 def begin(db: sqlite3.Connection, requirements: RunRequirements, *, samples: int, held_samples: int = 0) -> Run:
     (run_id,) = db.execute(
-        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held, retrains)
+        """INSERT INTO runs (id, status, model, version, parent, folder, created_at, samples, held, retrains, line)
         VALUES (1 + max(?, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'runs'), 0)),
-                'claimed', ?, ?, ?, '', ?, ?, ?, ?) RETURNING id""",
+                'claimed', ?, ?, ?, '', ?, ?, ?, ?, ?) RETURNING id""",
         (
             requirements.last_number,
             requirements.model,
@@ -60,6 +62,7 @@ def begin(db: sqlite3.Connection, requirements: RunRequirements, *, samples: int
             samples,
             held_samples,
             int(requirements.retrains),
+            requirements.line,
         ),
     ).fetchone()
     folder = requirements.folder_of(run_id)
@@ -102,23 +105,25 @@ def publish(
     `pairs` show what it changed. What retrains on another base moves nothing, and never goes live by itself."""
     end(db, run_id, "done", result.get("reason"), result)
     db.execute(
-        """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest)
-        VALUES (?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT INTO adapters (version, parent, run_id, model, path, created_at, manifest, line)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             adapter.version, adapter.parent, adapter.run_id, adapter.model, adapter.path, adapter.created_at,
-            to_json(adapter.manifest),
+            to_json(adapter.manifest), adapter.line,
         ),
     )  # fmt: skip
     versions.add_answer_pairs(db, adapter.version, pairs)
     if db.execute("SELECT retrains FROM runs WHERE id = ?", (run_id,)).fetchone()[0]:
         return
-    baselines = {key: float(meta.read_meta(db, key, 0.0)) for key in (BASELINE, EPISODE_BASELINE)}
-    meta.set_meta(db, BASELINES, {"run": run_id, "baselines": baselines})
+    line = adapter.line
+    keys = [meta.of_line(key, line) for key in (BASELINE, EPISODE_BASELINE)]
+    baselines = {key: float(meta.read_meta(db, key, 0.0)) for key in keys}
+    meta.set_meta(db, meta.of_line(BASELINES, line), {"run": run_id, "baselines": baselines})
     if baseline is not None:
-        meta.set_meta(db, BASELINE, float(baseline))
+        meta.set_meta(db, keys[0], float(baseline))
         if (of_episodes := result.get("episode_baseline_after")) is not None:
-            meta.set_meta(db, EPISODE_BASELINE, float(of_episodes))
-    meta.set_meta(db, versions.WAITING, adapter.version)
+            meta.set_meta(db, keys[1], float(of_episodes))
+    meta.set_meta(db, meta.of_line(versions.WAITING, line), adapter.version)
 
 
 def give_back(
@@ -126,7 +131,7 @@ def give_back(
 ) -> None:
     """The version that this run has published last cannot be loaded, or fails a check. The run's samples are fresh
     again, the baseline is as before it, and the version never goes live by itself. All or nothing."""
-    row = db.execute("SELECT status, version FROM runs WHERE id = ?", (run_id,)).fetchone()
+    row = db.execute("SELECT status, version, line FROM runs WHERE id = ?", (run_id,)).fetchone()
     if row is None:
         raise UnknownRun(run_id)
     if row["status"] != "done":
@@ -134,11 +139,11 @@ def give_back(
     db.execute("UPDATE runs SET status = ?, reason = ? WHERE id = ?", (status, reason, run_id))
     versions.withdraw(db, row["version"], reason, "rlproxy")
     versions.forget_answer_pairs(db, {row["version"]})  # it changed nothing
-    stored = meta.read_meta(db, BASELINES, {})
+    stored = meta.read_meta(db, meta.of_line(BASELINES, row["line"]), {})
     if stored.get("run") == run_id:
         for key, value in stored["baselines"].items():
             meta.set_meta(db, key, value)
-    meta.set_meta(db, versions.WAITING, None)
+    meta.set_meta(db, meta.of_line(versions.WAITING, row["line"]), None)
 
 
 def moved(db: sqlite3.Connection, versions: Mapping[int, str], folders: Mapping[int, str]) -> None:
@@ -194,6 +199,13 @@ class RunStore(StorePart):
 
     async def recent(self, limit: int = 50) -> list[Run]:
         return [to_run(row) for row in await self._reader.rows("SELECT * FROM runs ORDER BY id DESC LIMIT ?", (limit,))]
+
+    async def last_of(self, line: str) -> Run | None:
+        """The newest of a line, on this base: what a retrain came to says nothing about it."""
+        row = await self._reader.row(
+            "SELECT * FROM runs WHERE line = ? AND retrains = 0 ORDER BY id DESC LIMIT 1", (line,)
+        )
+        return None if row is None else to_run(row)
 
     async def get(self, run_id: int) -> Run | None:
         row = await self._reader.row("SELECT * FROM runs WHERE id = ?", (run_id,))

@@ -2,11 +2,11 @@
 
 A rating is fresh while it is live and its completion has a reply of one of our versions. No run has it, or the one that
 it repeats. Replies of a model that is not ours (no version) are taken instead by runs that ask for `foreign` ones, and
-by no other. Runs that were rejected, empty or failed have given theirs back. A run takes completions whole, with all
-their fresh ratings, and no gate is asked about a completion that trained. A completion of raw text has no chat template
-to be rendered with: it trains on its exact ids or not at all. One that saw more than its text (`untrainable`) never
-trains, nor does a liked one that a check of the user's own has flagged. Not here: what becomes of a run (`runs`), how
-much of it one rater may be (`rater_quota`).
+by no other. A run takes ratings of its line. Runs that were rejected, empty or failed have given theirs back. A run
+takes completions whole, with all their fresh ratings, and no gate is asked about a completion that trained. A
+completion of raw text has no chat template to be rendered with: it trains on its exact ids or not at all. One that saw
+more than its text (`untrainable`) never trains, nor does a liked one that a check of the user's own has flagged. Not
+here: what becomes of a run (`runs`), how much of it one rater may be (`rater_quota`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store.captured import completions
 from store.captured.rows import to_rating, to_run
 from store.file.part import StorePart
 from store.file.reader import Reader
-from store.learning import unlearning
+from store.learning import line_reach, unlearning
 from store.learning.rater_quota import (
     LEAST_WEIGHT,
     OWNER,
@@ -40,16 +40,19 @@ from store.learning.rater_quota import (
     within_judges,
 )
 from store.learning.runs import RunRequirements, another_is_open, begin
+from store.line_records import COMMON
 from store.records import Fresh, Rebuild, Run, RunSample
 
-FRESH = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+# Of every line.
+UNUSED = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT (r.value > 0 AND EXISTS (SELECT 1 FROM flags f WHERE f.completion_id = c.id))
 AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
                 WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done')
                 AND u.retrains = 0)"""
-NEAR = "(:foreign OR abs(:live - c.version) <= :gap)"  # after a rollback a version may be above the live one
+FRESH = f"{UNUSED} AND c.line = :line"
+NEAR = "(:foreign OR c.version BETWEEN :oldest AND :newest)"  # `line_reach`
 _BEFORE_RUN = """(:run IS NULL OR r.seq <= (
 SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id WHERE t.run_id = :run))"""
 FEWEST_TO_HOLD = 16  # where a good and a bad one are an eighth; with fewer samples all train
@@ -62,8 +65,8 @@ NOBODY: Final[Mapping[str, float]] = {}
 # Praise is no instruction, so only a dislike's comment teaches.
 CANDIDATE = """r.id, r.completion_id, r.value, r.rater, r.weight,
 r.correction IS NOT NULL OR (r.comment IS NOT NULL AND r.value < 0) AS teaches, r.human, c.prompt_hash"""
-RATERS = """SELECT rater, total(max(min(weight, 1), ?)) FROM ratings
-WHERE live = 1 AND human = 1 AND created_at > ? GROUP BY rater"""
+RATERS = """SELECT r.rater, total(max(min(r.weight, 1), ?)) FROM ratings r CROSS JOIN completions c
+ON c.id = r.completion_id WHERE r.live = 1 AND r.human = 1 AND r.created_at > ? AND c.line = ? GROUP BY r.rater"""
 
 
 def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> list[QuotaCandidate]:
@@ -82,9 +85,9 @@ def _candidates(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> lis
     ]
 
 
-async def load_recent_voices(reader: Reader, raters: Mapping[str, float]) -> dict[str, float]:
-    """The company in which a rater is bounded (`share.within`)."""
-    return _rater_totals(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)), raters)
+async def load_recent_voices(reader: Reader, raters: Mapping[str, float], line: str) -> dict[str, float]:
+    """The company in which a rater of this line is bounded (`share.within`)."""
+    return _rater_totals(await reader.rows(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S, line)), raters)
 
 
 def _rater_totals(rows: Iterable[sqlite3.Row], raters: Mapping[str, float]) -> dict[str, float]:
@@ -112,7 +115,11 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
         return None
     rows = db.execute(
         f"SELECT {CANDIDATE} {FRESH} AND {NEAR} ORDER BY r.seq {'ASC' if requirements.rebuilds else 'DESC'}",
-        {"live": requirements.live, "gap": requirements.max_version_gap, "foreign": requirements.foreign},
+        {
+            "foreign": requirements.foreign,
+            "line": requirements.line,
+            **line_reach.of_line(db, requirements.line, requirements.live, requirements.max_version_gap).parameters(),
+        },
     ).fetchall()
     return take(db, requirements, rows)
 
@@ -120,7 +127,9 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
 def take(db: sqlite3.Connection, requirements: SampleRequirements, rows: Sequence[sqlite3.Row]) -> Run | None:
     """Make a run of the first of these rows of `CANDIDATE`, within everybody's share; None where they are too few."""
     share, judge_share, limit = requirements.share, requirements.judge_share, requirements.limit
-    recent_rows = [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S)).fetchall()
+    recent_rows = (
+        [] if share >= 1 else db.execute(RATERS, (LEAST_WEIGHT, time.time() - RECENT_S, requirements.line)).fetchall()
+    )
     recent_totals = _rater_totals(recent_rows, requirements.raters)
     # Once among all, so that the newest are not all of one rater's flood; once of what is taken.
     bounded = within(_candidates(rows, requirements.raters), share, recent_totals)
@@ -248,12 +257,15 @@ class SampleStore(StorePart):
         share: float = 1.0,
         raters: Mapping[str, float] = NOBODY,
         judge_share: float = 0.5,
+        line: str = COMMON,
     ) -> Fresh:
-        """Ratings that a run could take. `share` bounds each rater, by the weights of their ratings and of `raters`.
+        """Ratings that a run of this line could take. `share` bounds each rater, by the weights of their ratings and
+        of `raters`.
 
         `before_run`: only those that were there when that run took its own. By their order: a clock may be set back.
         """
-        parameters = {"live": live, "gap": max_version_gap, "run": before_run, "foreign": foreign}
+        near = await line_reach.load(self._reader, line, live, max_version_gap)
+        parameters = {"run": before_run, "foreign": foreign, "line": line, **near.parameters()}
         rows = await self._reader.rows(
             f"""SELECT rater, total(near AND value > 0) AS good, total(near AND value < 0) AS bad,
             total(near AND value = 0) AS neutral, total(NOT near) AS stale
@@ -264,7 +276,7 @@ class SampleStore(StorePart):
         from_judges = 0
         judged = judge_share < 1 and any(is_judge(row["rater"]) for row in rows)
         if judged or (share < 1 and any(row["rater"] != OWNER for row in rows)):
-            recent_totals = await load_recent_voices(self._reader, raters)
+            recent_totals = await load_recent_voices(self._reader, raters, line)
             candidate_rows = await self._reader.rows(
                 f"SELECT {CANDIDATE} {FRESH} AND {NEAR} AND {_BEFORE_RUN} ORDER BY r.seq DESC", parameters
             )
@@ -305,13 +317,22 @@ class SampleStore(StorePart):
 
         return await self._writer.submit(take)
 
-    async def returned_ratings(self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool) -> tuple[int, int]:
-        """Ratings that the runs of a rebuild gave back and no run has taken since: that could train, and too old."""
+    async def returned_ratings(
+        self, of: Rebuild, *, live: int, max_version_gap: int, foreign: bool, line: str = COMMON
+    ) -> tuple[int, int]:
+        """Ratings of a line that the runs of a rebuild gave back and no run has taken since: that could train, and too
+        old."""
+        near = await line_reach.load(self._reader, line, live, max_version_gap)
         row = await self._reader.row(
             f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
             AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
                         AND g.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs)))) w""",  # noqa: S608  constants of this module
-            {"live": live, "gap": max_version_gap, "foreign": foreign, "runs": orjson.dumps(sorted(of.runs)).decode()},
+            {
+                "foreign": foreign,
+                "line": line,
+                "runs": orjson.dumps(sorted(of.runs)).decode(),
+                **near.parameters(),
+            },
         )
         assert row is not None  # an aggregate always has one
         return int(row["near"]), int(row["stale"])
@@ -324,19 +345,20 @@ class SampleStore(StorePart):
         )
         return await _samples(self._reader, rows)
 
-    async def recent_held(self, model: str, limit: int) -> list[RunSample]:
-        """Samples that earlier runs of this model held back, nobody took back and no later rating has brought into
-        training since. Not those of another base: their ids are of its tokenizer."""
+    async def recent_held(self, model: str, limit: int, line: str = COMMON) -> list[RunSample]:
+        """Samples that earlier runs of this model and line held back, nobody took back and no later rating has brought
+        into training since. Not those of another base: their ids are of its tokenizer."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
             CROSS JOIN ratings r ON r.id = s.rating_id
-            WHERE u.status = 'done' AND u.retrains = 0 AND u.model = ? AND s.split = 'held' AND r.live = 1
+            WHERE u.status = 'done' AND u.retrains = 0 AND u.model = ? AND u.line = ?
+            AND s.split = 'held' AND r.live = 1
             AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
                             CROSS JOIN runs v ON v.id = t.run_id
                             WHERE x.completion_id = r.completion_id AND t.split = 'train' AND v.retrains = 0
                             AND v.status IN ('claimed', 'running', 'done'))
             ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
-            (model, limit),
+            (model, line, limit),
         )
         return await _samples(self._reader, rows)
 
@@ -352,11 +374,13 @@ class SampleStore(StorePart):
     async def replay_samples(self, run: Run, *, max_version_gap: int, each: int) -> list[RunSample]:
         """At most `each` good and `each` bad ratings that earlier runs trained on, of the newest versions first."""
         rows: list[sqlite3.Row] = []
+        near = await line_reach.load(self._reader, run.line, run.parent, max_version_gap)
         for sign in (1, -1):
             rows += await self._reader.rows(
                 f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
                 CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
-                WHERE u.status = 'done' AND u.retrains = 0 AND u.model = :model AND s.split = 'train' AND r.live = 1
+                WHERE u.status = 'done' AND u.retrains = 0 AND u.model = :model AND u.line = :line
+                AND s.split = 'train' AND r.live = 1
                 AND r.value * :sign > 0 AND {NEAR}
                 AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
                                 WHERE t.run_id = :run AND x.completion_id = r.completion_id)
@@ -365,10 +389,10 @@ class SampleStore(StorePart):
                     "run": run.id,
                     "model": run.model,
                     "sign": sign,
-                    "live": run.parent,
-                    "gap": max_version_gap,
+                    "line": run.line,
                     "each": each,
                     "foreign": False,
+                    **near.parameters(),
                 },
             )
         return await _samples(self._reader, rows)

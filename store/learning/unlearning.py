@@ -18,10 +18,14 @@ from store.file import meta
 from store.file.part import StorePart
 from store.file.reader import Reader
 from store.learning import runs
+from store.line_records import COMMON
 from store.records import BASE, Adapter, Rebuild
 
 STATE: Final = "rebuild"  # the meta key
 WITHDRAWN_REASON: Final = "it learned from what was forgotten"
+
+_LINES: Final = """SELECT DISTINCT a.line FROM adapters a
+WHERE a.version IN (SELECT CAST(value AS INTEGER) FROM json_each(?))"""
 
 
 def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
@@ -53,15 +57,28 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
         || 'again' WHERE id IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
         (WITHDRAWN_REASON, _json(made_by)),
     )
-    (live,) = db.execute("SELECT live FROM pointer").fetchone()
     parents = {row["version"]: (row["parent"], bool(row["withdrawn"])) for row in _lineage(db)}
-    goes_on = clean(parents, live, _deleted_versions(db))
+    deleted = _deleted_versions(db)
+    (live,) = db.execute("SELECT live FROM pointer").fetchone()
+    goes_on = clean(parents, live, deleted)
     if live == goes_on:  # that it is the last one before, too, is for a rollback never to find
         db.execute(
             "UPDATE pointer SET previous = live WHERE previous IN (SELECT CAST(value AS INTEGER) FROM json_each(?))",
             (version_list,),
         )
-    meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
+    touched = _lines_of(db, versions)
+    if COMMON in touched:
+        meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
+    for row in db.execute("SELECT name, live FROM lines").fetchall():
+        line_goes_on = clean(parents, row["live"], deleted)
+        if row["live"] == line_goes_on:
+            db.execute(
+                """UPDATE lines SET previous = live WHERE name = ?
+                AND previous IN (SELECT CAST(value AS INTEGER) FROM json_each(?))""",
+                (row["name"], version_list),
+            )
+        if row["name"] in touched:
+            meta.set_meta(db, meta.of_line(runs.BASELINE, row["name"]), _baseline(db, line_goes_on))
     meta.set_meta(
         db,
         STATE,
@@ -138,6 +155,12 @@ def _lineage(db: sqlite3.Connection) -> list[sqlite3.Row]:
     return db.execute("SELECT version, parent, withdrawn FROM adapters").fetchall()
 
 
+def _lines_of(db: sqlite3.Connection, versions: Iterable[int]) -> set[str]:
+    """The lines that made these."""
+    rows = db.execute(_LINES, (_json(versions),))
+    return {row["line"] for row in rows}
+
+
 def _deleted_versions(db: sqlite3.Connection) -> set[int]:
     return {row["version"] for row in db.execute("SELECT version FROM adapters WHERE path = ''")}
 
@@ -160,6 +183,13 @@ class RebuildStore(StorePart):
     async def state(self) -> Rebuild | None:
         """The rebuild of versions that learned from what was forgotten: the last one, under way or over."""
         return await state(self._reader)
+
+    async def lines(self) -> set[str]:
+        """The lines whose versions a rebuild under way makes anew."""
+        under_way = await self.state()
+        if under_way is None or under_way.over is not None:
+            return set()
+        return {row["line"] for row in await self._reader.rows(_LINES, (_json(under_way.versions),))}
 
     async def end(self, line: str) -> None:
         """End the rebuild: it is over, and the old versions' files are deleted."""

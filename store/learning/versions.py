@@ -9,17 +9,22 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
 from store.captured.rows import to_adapter, to_pointer
-from store.errors import UnknownAdapter
+from store.errors import UnknownAdapter, UnknownLine
 from store.file import meta
 from store.file.part import StorePart
-from store.records import BASE, Adapter, Pointer
+from store.line_records import COMMON, Pointer
+from store.records import BASE, Adapter
 
 WAITING = "not_yet_live"  # the version that was published since the pointer moved last
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
+
+_COMMON: Final = "SELECT * FROM pointer"
+_POINTER: Final = "SELECT * FROM lines WHERE name = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,20 @@ class StoredAnswerPair:
     question: str = ""  # what was asked last, where it is read from the store
 
 
-def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer:
-    """Make a version live. The one before becomes `previous`, unless nothing changed, or it is gone for good."""
+def pointer(db: sqlite3.Connection, line: str) -> Pointer:
+    """Raises UnknownLine."""
+    row = db.execute(_COMMON if line == COMMON else _POINTER, () if line == COMMON else (line,)).fetchone()
+    if row is None:
+        raise UnknownLine(f"There is no line {line}.")
+    return to_pointer(row)
+
+
+def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str = COMMON) -> Pointer:
+    """Make a version live in a line. The one before becomes `previous`, unless nothing changed, or it is gone for good.
+    Raises UnknownAdapter, UnknownLine."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
-    old_pointer = to_pointer(db.execute("SELECT * FROM pointer").fetchone())
+    old_pointer = pointer(db, line)
     is_deleted = (
         db.execute("SELECT 1 FROM adapters WHERE version = ? AND path = ''", (old_pointer.live,)).fetchone() is not None
     )
@@ -47,14 +61,19 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str) -> Pointer
         reason=reason,
         actor=actor,
     )
-    db.execute(
-        "UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?",
-        (new_pointer.live, new_pointer.previous, new_pointer.changed_at, new_pointer.reason, new_pointer.actor),
-    )
-    meta.set_meta(db, WAITING, None)
+    values = (new_pointer.live, new_pointer.previous, new_pointer.changed_at, new_pointer.reason, new_pointer.actor)
+    if line == COMMON:
+        db.execute("UPDATE pointer SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ?", values)
+    else:
+        db.execute(
+            "UPDATE lines SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ? WHERE name = ?",
+            (*values, line),
+        )
+    meta.set_meta(db, meta.of_line(WAITING, line), None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
-    meta.set_meta(db, RATED_BEFORE, newest)
-    meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason})
+    meta.set_meta(db, meta.of_line(RATED_BEFORE, line), newest)
+    of_line = {} if line == COMMON else {"line": line}
+    meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason} | of_line)
     return new_pointer
 
 
@@ -97,13 +116,15 @@ class VersionStore(StorePart):
     async def next(self) -> int:
         return 1 + max((adapter.version for adapter in await self.all()), default=0)
 
-    async def pointer(self) -> Pointer:
-        row = await self._reader.row("SELECT * FROM pointer")
-        assert row is not None  # the first migration put it there
+    async def pointer(self, line: str = COMMON) -> Pointer:
+        """Raises UnknownLine."""
+        row = await (self._reader.row(_COMMON) if line == COMMON else self._reader.row(_POINTER, (line,)))
+        if row is None:
+            raise UnknownLine(f"There is no line {line}.")
         return to_pointer(row)
 
-    async def point(self, live: int, reason: str, actor: str) -> Pointer:
-        return await self._writer.submit(lambda db: point(db, live, reason, actor))
+    async def point(self, live: int, reason: str, actor: str, line: str = COMMON) -> Pointer:
+        return await self._writer.submit(lambda db: point(db, live, reason, actor, line))
 
     async def withdraw(self, version: int, reason: str, actor: str) -> None:
         await self._writer.submit(lambda db: withdraw(db, version, reason, actor))

@@ -333,6 +333,12 @@ class Replicas:
                 return reason
         return None
 
+    async def lacks_room(self, lines: int) -> str | None:
+        for replica in self._up():
+            if (reason := await replica.server.lacks_room(lines)) is not None:
+                return reason
+        return None
+
     # The accelerators
 
     async def free(self) -> None:

@@ -121,6 +121,7 @@ class RequestRow:
             model=parsed.model or served.model,
             served_model=context.lease.model,
             version=context.lease.version,
+            line=context.line,
             session=context.identity.session,
             user=context.requester.user,
             turn=turn.turn,

@@ -58,10 +58,24 @@ class ExplainedRun(TypedDict):
     not_kept: Annotated[list[str], Field(description="What this run does not tell any more, and why.")]
 
 
+class AnsweringWeights(TypedDict):
+    """The weights that answered, as far as the home can prove."""
+
+    model: Annotated[str, Field(description="The name by which the backend was asked.")]
+    state: Annotated[
+        Literal["intact", "changed", "gone", "base", "not ours"],
+        Field(description="`intact`: the file has the hash that its run wrote down."),
+    ]
+    sha256: Annotated[str | None, Field(description="Of adapter_model.safetensors, as the run wrote it.")]
+    run: Annotated[int | None, Field(description="That made it.")]
+
+
 class ExplanationBody(TypedDict):
     completion: str
     rating: Annotated[str | None, Field(description="The rating that was asked about.")]
     version: Annotated[Version | None, Field(description="The one that answered; null: a model that is not ours.")]
+    line: str
+    weights: AnsweringWeights
     created_at: Seconds
     images: Annotated[int, Field(description="Pictures in its prompt.")]
     ratings: list[ExplainedRating]

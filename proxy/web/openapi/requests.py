@@ -136,6 +136,7 @@ class KeyWanted(RequestShape):
         description=f"Not `{OWNER}`; unique among those that hold."
     )
     role: Role = "use"
+    line: str | None = Field(default=None, description="The only line that it may use.")
 
 
 class RescoreWanted(RequestShape):

@@ -38,6 +38,7 @@ class CompletionBody(TypedDict):
     created_at: Seconds
     model: str
     version: Annotated[Version | None, Field(description="null: a model that is not ours")]
+    line: str
     session: str | None
     user: str | None
     turn: Turn
@@ -108,6 +109,7 @@ class DeletedResponse(TypedDict):
 
 class AdapterBody(TypedDict):
     version: Version
+    line: str
     parent: Version
     run: int | None
     model: str
@@ -134,6 +136,7 @@ class AdaptersBody(TypedDict):
 
 class RunBody(TypedDict):
     id: int
+    line: str
     status: RunStatus
     version: Annotated[Version | None, Field(description="The version it made.")]
     parent: Version

@@ -122,6 +122,8 @@ class PromptsBody(TypedDict):
 
 class StatusBody(PromptsBody):
     model: str
+    line: Annotated[str, Field(description="Of which most of this is: what is live, collected and trained.")]
+    lines: Annotated[list[str], Field(description="Those that answer, as far as this key may use them.")]
     trains: StudentModel | None
     live: Version
     previous: Version

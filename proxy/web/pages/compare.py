@@ -63,8 +63,8 @@ class ComparePage:
             siblings=[row for row in siblings if about and row.id != about.id],
             picked=_find_pick(pair, request[VISITOR].name),
             choices=[BASE, *(a.version for a in await self._store.versions.all() if not a.is_deleted)],
-            left=_version(query.get("left"), self._live_version.live),
-            right=_version(query.get("right"), self._live_version.pointer.previous),
+            left=_version(query.get("left"), self._live_version.live_of(line := self._view.line(request))),
+            right=_version(query.get("right"), self._live_version.pointer_of(line).previous),
             prompt=query.get("prompt", ""),
         )
 

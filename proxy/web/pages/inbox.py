@@ -175,12 +175,13 @@ class InboxPage:
 
     async def _answer(self, request: web.Request, row: CompletionSummary, act: str) -> web.Response:
         """The row, with what was done, to which answer, and what it adds to."""
-        line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {sentence(await self._status.countdown())}"
+        countdown = sentence(await self._status.countdown(self._view.line(request)))
+        line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {countdown}"
         return _with_notice(await self.row(request), line)
 
     async def count(self, request: web.Request) -> web.Response:
         """How far the next run is, for the top of every page."""
-        return web.Response(text=await self._status.countdown())
+        return web.Response(text=await self._status.countdown(self._view.line(request)))
 
     async def _find_row(self, request: web.Request) -> CompletionSummary:
         row = await self._store.inbox.get(request.match_info["id"])

@@ -18,6 +18,7 @@ from proxy.checks.statistics import wilson
 from proxy.core.errors import NotFound
 from proxy.core.version_names import version_in_words
 from proxy.training import run_folder
+from proxy.training.admin_acts import OF_A_LINE
 from proxy.training.training import Training
 from proxy.web.pages import plots
 from proxy.web.pages.benefit import benefit
@@ -55,7 +56,7 @@ class ProgressPage:
             **await benefit(self._store, shares, self._home),
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             judge=await self._judging.report(),
-            episodes=await self._status.episodes(),
+            episodes=await self._status.episodes(self._view.line(request)),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
             **await self._plots(),
@@ -63,13 +64,13 @@ class ProgressPage:
 
     async def training(self, request: web.Request) -> web.Response:
         """The state of training alone."""
-        return html(self._view.render(request, "training.html", **await self._now()))
+        return html(self._view.render(request, "training.html", **await self._now(self._view.line(request))))
 
     async def act(self, request: web.Request) -> web.Response:
         require_admin(request)
         if (act := request.match_info["act"]) not in OFFERED:
             raise NotFound(f"There is no act {act}.")
-        await self._acts.do(act, actor_of(request))
+        await self._acts.do(act, actor_of(request), line=self._view.line(request) if act in OF_A_LINE else None)
         return await self.training(request)
 
     async def plots(self, request: web.Request) -> web.Response:
@@ -87,9 +88,9 @@ class ProgressPage:
             "under_way": under_way is not None,
         }
 
-    async def _now(self) -> dict[str, Any]:
-        due, fresh, run = await self._preconditions.due(), await self._preconditions.fresh(), self._supervisor.state.run
-        needed, _ = await self._preconditions.ratings_threshold()
+    async def _now(self, line: str) -> dict[str, Any]:
+        due, fresh = await self._preconditions.due(line=line), await self._preconditions.fresh(line=line)
+        run, (needed, _) = self._supervisor.state.run, await self._preconditions.ratings_threshold(line)
         waiting = None if run else next(iter(await self._store.runs.unfinished()), None)
         return {
             "run": run,

@@ -22,7 +22,8 @@ from proxy.web.pages.experiment import ExperimentPanel
 from proxy.web.pages.view import View, html
 from proxy.web.run_detail import account
 from store.copies.read_only import ReadOnlyStore
-from store.records import BASE, Adapter, CompletionSummary, Pointer, Rating
+from store.line_records import Pointer
+from store.records import BASE, Adapter, CompletionSummary, Rating
 from store.store import Store
 
 OFFERED: Final = ("promote", "rollback")
@@ -65,11 +66,11 @@ class VersionsPage:
 
     async def page(self, request: web.Request) -> web.Response:
         panels = {**await self._experiment.values(), **await self._checks.values()}
-        return self._view.page(request, "versions.html", **await self._all(), **panels)
+        return self._view.page(request, "versions.html", **await self._all(request), **panels)
 
     async def lineage(self, request: web.Request) -> web.Response:
         """The list alone."""
-        return html(self._view.render(request, "lineage.html", **await self._all()))
+        return html(self._view.render(request, "lineage.html", **await self._all(request)))
 
     async def act(self, request: web.Request) -> web.Response:
         """Promote or roll back; answers with the list as it is then."""
@@ -80,12 +81,19 @@ class VersionsPage:
         version_text = str(form.get("version") or "")
         if act == "promote" and (not version_text.isdecimal() or len(version_text) > 9):
             raise BadRequest("Say which version.", param="version")
-        await self._acts.do(act, actor_of(request), int(version_text) if act == "promote" else None)
+        version, line = int(version_text) if act == "promote" else None, self._view.line(request)
+        await self._acts.do(act, actor_of(request), version, line=None if version else line)
         return await self.lineage(request)
 
-    async def _all(self) -> dict[str, Any]:
-        pointer = self._live_version.pointer
+    async def _all(self, request: web.Request) -> dict[str, Any]:
+        line = self._view.line(request)
+        pointer = self._live_version.pointer_of(line)
         values = await lineage_values(self._store, pointer, [pointer.live])
+        if len(self._live_version.lines) > 1:
+            pointed = (pointer.live, pointer.previous)  # it may have begun with another line's
+            values["nodes"] = [
+                node for node in values["nodes"] if node.adapter.line == line or node.adapter.version in pointed
+            ]
         adapters = [node.adapter for node in reversed(values["nodes"])]
         return values | {
             "can_roll_back": can_roll_back(pointer, adapters),
@@ -114,7 +122,7 @@ class VersionsPage:
             samples=samples,
             changes=changes_body(adapter),
             pairs=[pair_body(pair) for pair in await shown_pairs(self._store, adapter.version)],
-            pointer=self._live_version.pointer,
+            pointer=await self._store.versions.pointer(adapter.line),
         )
 
 

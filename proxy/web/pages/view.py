@@ -24,6 +24,7 @@ from proxy.versions.live_version import LiveVersion
 from proxy.web.pages import filters
 from proxy.web.pages.assets import Assets
 from proxy.web.pages.session import Visitor, Visits
+from store.line_records import COMMON
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -37,6 +38,7 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",  # it shows conversations
 }
+LINE_COOKIE: Final = "rlproxy_line"
 VISITOR: Final = web.RequestKey("visitor", Visitor)
 
 
@@ -63,7 +65,15 @@ class View:
         return env
 
     def page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
-        return html(self.render(request, template, **values), status)
+        response = html(self.render(request, template, **values), status)
+        if "line" in request.query:  # the choice holds for the pages after it
+            response.set_cookie(LINE_COOKIE, self.line(request), httponly=True, samesite="Strict")
+        return response
+
+    def line(self, request: web.Request) -> str:
+        """The line that this browser looks at; the common one where it has chosen none that answers."""
+        chosen = request.query.get("line") or request.cookies.get(LINE_COOKIE, COMMON)
+        return chosen if chosen in self._live_version.lines else COMMON
 
     def render(self, request: web.Request, template: str, **values: Any) -> str:
         visitor = request[VISITOR]
@@ -75,17 +85,24 @@ class View:
             keyed=self._visits.keyed,
             foreign=self._live_version.foreign,
             base_url=f"{request.scheme}://{request.host}/v1",
-            **self.pulse(),
+            **self.pulse(request),
             **values,
         )
 
-    def pulse(self) -> dict[str, Any]:
+    def pulse(self, request: web.Request) -> dict[str, Any]:
         """The top of every page; from memory, no query."""
         run = self._learner.state.run
         line = self._preconditions.doubt or ("paused" if self._learner.state.paused else "")
         if run:  # how far it is stands below, where a line may be long
             line = f"run {run.id} is under way"
-        return {"model": self._live_version.model, "live": self._live_version.live, "line": line}
+        chosen, lines = self.line(request), self._live_version.lines
+        return {
+            "model": self._live_version.model,
+            "live": self._live_version.live_of(chosen),
+            "line": line,
+            "chosen_line": chosen,
+            "line_choices": lines if len(lines) > 1 else [],
+        }
 
     def problem(self, request: web.Request, status: int, message: str) -> web.Response:
         """One sentence: as a page, or for htmx as text that is shown in passing."""

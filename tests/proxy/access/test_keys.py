@@ -23,7 +23,9 @@ async def test_a_key_from_its_making_to_its_end(store: Store) -> None:
     key, text = await keys.create("ann", "rate", "admin")
     assert FORM.fullmatch(text) and key.hash == hashlib.sha256(text.encode()).digest()
     assert (
-        keys.principal(text) == keys.principal(key_in({"authorization": f"bearer  {text}"})) == ("rate", key.id, "ann")
+        keys.principal(text)
+        == keys.principal(key_in({"authorization": f"bearer  {text}"}))
+        == ("rate", key.id, "ann", None)
     )
     with pytest.raises(Conflict, match="named ann already"):
         await keys.create("ann", "use", "admin")
@@ -59,7 +61,7 @@ async def test_names_that_are_none(store: Store, name: str) -> None:
 async def test_fixed_keys_go_on_beside_them(store: Store) -> None:
     keys = Keys(ServerSection(api_key="the-use-key", admin_key="the-admin-key"))
     await keys.start(store)
-    assert keys.principal("the-use-key") == ("rate", "", None)
+    assert keys.principal("the-use-key") == ("rate", "", None, None)
     assert keys.principal("the-admin-key").role == "admin"
     assert keys.principal(keys.local).role == "admin"
     with pytest.raises(Unauthorized):

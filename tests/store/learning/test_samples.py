@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scripts.harness.records import HELLO, HI, adapter, claim, end, new, put, rated, rating
 from store.errors import RunEnded, StoreError, UnknownAdapter, UnknownRun
 from store.learning.samples import FEWEST_TO_HOLD, QuotaCandidate, hold_back, to_hold
-from store.records import Fresh, Pointer
+from store.line_records import Pointer
+from store.records import Fresh
 from store.store import Store
 
 

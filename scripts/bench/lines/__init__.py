@@ -1,0 +1,1 @@
+"""Eight lines on one base."""
