@@ -12,6 +12,7 @@ from scripts.harness.postgres import PostgresServer
 from scripts.harness.records import end, new, put, rated
 from store.errors import StoreError
 from store.file import schema
+from store.line_records import StoredLine
 from store.postgres import migration
 from store.records import CompletionQuery, Message
 from store.store import Store
@@ -35,6 +36,8 @@ async def fill(home: Path) -> list[dict[str, object]]:
     await store.completions.forget(["gone"])
     await store.meta.audit("me", "x", {"y": 1})
     await put(store, "words", asked="needle")
+    await store.lines.create(StoredLine("ann", 0, 5.0, None, ("ann",), ()), "me")
+    await put(store, "of ann", line="ann")
     rows = [row async for row in store.transfer.export()]
     await store.close()
     return rows
@@ -48,7 +51,7 @@ async def test_there_and_back(postgres: PostgresServer, tmp_path: Path) -> None:
     rows = await fill(tmp_path / "old")
     url = postgres.url(postgres.create())
     report = migration.to_postgres(tmp_path / "old", url, None, quiet)
-    assert report.rows["completions"] == 14 and report.rows["ratings"] == 12
+    assert report.rows["completions"] == 15 and report.rows["ratings"] == 12
 
     store = await Store.open(tmp_path / "relay", url=url)
     assert [row async for row in store.transfer.export()] == rows
@@ -56,7 +59,9 @@ async def test_there_and_back(postgres: PostgresServer, tmp_path: Path) -> None:
     assert [row.id for row in page.rows] == ["words"]
     await put(store, "later")  # numbers go on: those of deleted rows are not given again
     later = await store.answers.get("later")
-    assert later is not None and later.seq == 16
+    assert later is not None and later.seq == 17
+    assert [line.name for line in await store.lines.all()] == ["ann"]
+    assert (await store.lines.counts())["ann"].completions == 1
     audit = await store.meta.audit_log()
     there = [row async for row in store.transfer.export()]
     with pytest.raises(StoreError, match="was at work in this database"):
@@ -69,6 +74,7 @@ async def test_there_and_back(postgres: PostgresServer, tmp_path: Path) -> None:
     back = await Store.open(tmp_path / "back")
     assert [row async for row in back.transfer.export()] == there
     assert await back.meta.audit_log() == audit
+    assert list(await back.lines.pointers()) == ["common", "ann"]
     page = await back.inbox.page(CompletionQuery(search="needle"))
     assert [row.id for row in page.rows] == ["words"]
     await put(back, "at home again")
