@@ -185,7 +185,9 @@ class Relay:
         unlisted = tuple(name for name in scope.names if name not in admins)
         model = context.parsed.model or self.parts.backend.served.model
         context.version = self.parts.live_version.parse_name(context.parsed.model)
-        context.line = await self._line_of(context)
+        context.line = await self.parts.lines.of_request(
+            context.version, context.scope.principal, context.request.headers, context.identity.user, context.agent
+        )
         command = CommandContext(scope, context.identity, model, unlisted, context.agent, context.line)
         parsed = replace(
             context.parsed, previous=context.as_sent.previous, messages=lines.messages[: lines.position + 1]
@@ -226,7 +228,9 @@ class Relay:
         if context.commands.for_model is not None and not context.commands.for_model:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         context.version = name = self.parts.live_version.parse_name(context.parsed.model)
-        context.line = await self._line_of(context)
+        context.line = await self.parts.lines.of_request(
+            context.version, context.scope.principal, context.request.headers, context.identity.user, context.agent
+        )
         if context.id is not None and context.identity.session is not None:  # an episode is a captured session
             live = self.parts.live_version.version_of(name, context.line) if name.pinned is None else None
             assert context.requester.key is not None
@@ -239,12 +243,6 @@ class Relay:
             context.line = context.line if pin is None or name.pinned is not None else pin.line
         if context.id is not None and name.is_ours and name.pinned is None and not context.is_episode:
             context.assigned = _assignment(self.parts.arms, context)
-
-    async def _line_of(self, context: RequestContext) -> str:
-        agent = None if context.agent is None else context.agent.name
-        return await self.parts.lines.of_request(
-            context.version, context.scope.principal, context.request.headers, context.identity.user, agent
-        )
 
     # 4: admit
 

@@ -18,6 +18,7 @@ import structlog
 
 from proxy.access.keys import Principal
 from proxy.backends.base import Backend
+from proxy.core.agent_wrappers import Agent
 from proxy.core.errors import BadRequest, Conflict, Forbidden, Gone, NotFound, Unsupported
 from proxy.core.events import Events
 from proxy.core.version_names import version_in_words
@@ -77,7 +78,7 @@ class Lines:
         principal: Principal,
         headers: Mapping[str, str],
         user: str | None = None,
-        agent: str | None = None,
+        agent: Agent | None = None,
     ) -> str:
         """The line whose version answers, and whose ratings the answer's are. Raises Forbidden, NotFound, Gone."""
         wish = name.line or headers.get(HEADER)
@@ -88,7 +89,7 @@ class Lines:
             return await self._of_version(name.pinned, line if wish or principal.line else None, principal)
         if wish or principal.line:
             return line
-        return self._by_user.get(user or "") or self._by_agent.get(agent or "") or COMMON
+        return self._by_user.get(user or "") or self._by_agent.get(agent.name if agent else "") or COMMON
 
     def permit(self, principal: Principal, wish: str | None) -> str:
         """The line of a key, or the one that a request names. Raises Forbidden, NotFound, Gone."""

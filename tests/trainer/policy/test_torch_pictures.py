@@ -9,6 +9,7 @@ from trainer.pictures.album import Album
 from trainer.pictures.processor import PictureProcessor
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
+from trainer.policy.torch_pictures import PictureReader
 
 
 @pytest.fixture(params=["idefics3", "gemma3"])
@@ -68,16 +69,17 @@ def test_features_of_pictures_are_the_means_of_their_rows(model):
     names = [seeing.name_of(data) for data in seeing.pictures_of_lines()]
     features = policy.picture_features([names[2], names[0], names[2]])
     assert features.shape == (3, 64) and (features[0] == features[2]).all() and (features[0] != features[1]).any()
+    reader, expansions = PictureReader(policy._causal, "cpu"), dict(album.numbered)
     for name, row in zip((names[2], names[0]), features, strict=False):
-        rows = policy._pictures._rows_of(name).double().numpy()
+        rows = reader.rows(album.inputs(name), expansions[name]).double().numpy()
         assert row == pytest.approx(rows.mean(0), abs=1e-6)
 
 
 def test_a_model_that_reads_pictures_otherwise_is_refused(model, monkeypatch):
     policy, album, _ = opened(model)
-    monkeypatch.setattr("trainer.policy.torch_pictures.PictureRows._rows_of", lambda self, name: torch.zeros(4, 64))
+    monkeypatch.setattr(PictureReader, "rows", lambda self, inputs, expansion: torch.zeros(4, 64))
     assert "in a way that this trainer does not know" in policy.see(album)
     monkeypatch.undo()
     policy, album, _ = opened(model)
-    monkeypatch.setattr("trainer.policy.torch_pictures.PictureRows._rows_of", lambda self, name: 1 / 0)
+    monkeypatch.setattr(PictureReader, "rows", lambda self, inputs, expansion: 1 / 0)
     assert "does not read pictures here (ZeroDivisionError" in policy.see(album)

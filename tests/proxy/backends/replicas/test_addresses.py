@@ -144,7 +144,7 @@ async def test_one_that_is_no_model_server_is_left_out(
     fakes[2].mood = "error"
     fakes[2].model = "other"
     records.known = HERE
-    assert "serves other" in await said_at_last(named, "2 of 3")
+    assert "2 of 3" in await said_at_last(named, "serves other")
     assert await answered_anywhere(named) == "v1"
 
 
