@@ -84,12 +84,18 @@ class Lines:
         wish = name.line or headers.get(HEADER)
         if not self._lines and wish is None and principal.line is None:
             return COMMON
+        wish = wish or self._retired_in(name)
         line = self.permit(principal, wish)
         if name.pinned is not None and name.pinned != BASE:
             return await self._of_version(name.pinned, line if wish or principal.line else None, principal)
         if wish or principal.line:
             return line
         return self._by_user.get(user or "") or self._by_agent.get(agent.name if agent else "") or COMMON
+
+    def _retired_in(self, name: NamedVersion) -> str | None:
+        """The retired line that a model's name has: else the server would be asked for a model of that name."""
+        model, _, line = name.model.rpartition("@")
+        return line if not name.is_ours and model == name.ours and line in self._lines else None
 
     def permit(self, principal: Principal, wish: str | None) -> str:
         """The line of a key, or the one that a request names. Raises Forbidden, NotFound, Gone."""

@@ -60,6 +60,16 @@ async def test_rolling_back_one_leaves_the_others(proxy: Proxy) -> None:
     assert [await answers(proxy, line) for line in ("ann", "bob", "common")] == ["base", "v2", "v3"]
 
 
+async def test_a_retired_line_says_so_by_each_of_its_names(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    assert (await call(proxy, "DELETE", "/rl/lines/ann", None, proxy.local))[0] == 200
+    proxy.backend.requests.clear()
+    for line, headers in (("ann", {}), ("common", {"x-rl-line": "ann"})):
+        response = await ask(proxy, line, **headers)
+        assert response.status == 410 and "`rlproxy line restore ann` brings it back" in await response.text()
+    assert proxy.backend.requests == []
+
+
 async def test_lines_outlive_a_restart(proxy: Proxy) -> None:
     await create(proxy, "ann", users=["ann"])
     await rate(proxy, "ann", 4)
