@@ -99,8 +99,8 @@ def _weights_text(weights: dict[str, Any]) -> str:
         "gone": "and the file is gone",
     }
     digest = f", sha256 {weights['sha256']}" if weights["sha256"] else ""
-    made = f" of run {weights['run']}" if weights["run"] else ""
-    return f"{weights['model']}{made}{digest}, {words[weights['state']]}"
+    run = f" of run {weights['run']}" if weights["run"] else ""
+    return f"{weights['model']}{run}{digest}, {words[weights['state']]}"
 
 
 def _rating_text(rating: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from proxy.core.errors import BadRequest, Conflict, Forbidden, Gone, NotFound, U
 from proxy.core.events import Events
 from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import PLACES, LiveVersion
-from proxy.versions.named_version import NamedVersion, check_line_name
+from proxy.versions.named_version import NamedVersion, check_line_name, unknown_line
 from store.errors import NameTaken, UnknownLine
 from store.line_records import COMMON, StoredLine
 from store.records import BASE
@@ -111,7 +111,7 @@ class Lines:
         if name == COMMON or (line is not None and line.retired_at is None):
             return name
         if line is None:
-            raise NotFound(f"There is no line {name}; `rlproxy line list` has them.", param="line")
+            raise unknown_line(name)
         raise Gone(
             f"The line {name} is retired and answers nobody; `rlproxy line restore {name}` brings it back.",
             param="line",
@@ -158,7 +158,8 @@ class Lines:
     async def change(
         self, name: str, users: Collection[str] | None, agents: Collection[str] | None, actor: str
     ) -> StoredLine:
-        """Whose requests it answers; None: as before. Raises BadRequest, Conflict, NotFound, Gone."""
+        """Set whose requests a line answers; None leaves them as they are. Raises BadRequest, Conflict, NotFound,
+        Gone."""
         self._beside_common(name)
         self.existing(name)
         self._check_members(name, users or (), agents or ())
@@ -177,7 +178,7 @@ class Lines:
         """Take `retire` back. Raises BadRequest, Conflict, NotFound, Unsupported."""
         self._beside_common(name)
         if name not in self._lines:
-            raise NotFound(f"There is no line {name}; `rlproxy line list` has them.", param="line")
+            raise unknown_line(name)
         line = self._lines[name]
         if line.retired_at is None:
             raise Conflict(f"The line {name} answers already.")
@@ -250,7 +251,7 @@ class Lines:
             return self._live_version.live_of(self.existing(origin))
         adapter = await self._store.versions.get(int(number))
         if adapter is None or adapter.is_deleted:
-            raise NotFound(f"There is no version {origin}; `rlproxy adapters` lists them.", param="from")
+            raise NotFound(f"Version {origin} does not exist; `rlproxy adapters` lists all versions.", param="from")
         return adapter.version
 
 

@@ -24,7 +24,7 @@ from proxy.core.events import Events
 from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_first, version_in_words
 from proxy.versions.admission import Admission
-from proxy.versions.named_version import NamedVersion, parse_name
+from proxy.versions.named_version import NamedVersion, parse_name, unknown_line
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
 from store.line_records import COMMON, Pointer
@@ -95,7 +95,7 @@ class LiveVersion:
     def pointer_of(self, line: str = COMMON) -> Pointer:
         """Raises NotFound."""
         if (pointer := self._pointers.get(line)) is None:
-            raise NotFound(f"There is no line {line}; `rlproxy line list` has them.", param="line")
+            raise unknown_line(line)
         return pointer
 
     @property

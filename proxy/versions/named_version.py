@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from proxy.backends.base import Capabilities
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, NotFound
 from store.line_records import COMMON
 from store.records import BASE
 
@@ -47,6 +47,10 @@ def parse_name(model: str, ours: str, capabilities: Capabilities, lines: Collect
         return NamedVersion(model, ours, True, line=pin)
     is_version = pin.startswith("v") and pin[1:].isdecimal() and len(pin) < 12
     return NamedVersion(model, ours, is_version, int(pin[1:]) if is_version else None)
+
+
+def unknown_line(name: str) -> NotFound:
+    return NotFound(f"The line {name} does not exist; `rlproxy line list` shows all lines.", param="line")
 
 
 def check_line_name(name: str, model: str) -> None:

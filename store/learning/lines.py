@@ -50,7 +50,7 @@ def create(db: sqlite3.Connection, new: StoredLine, actor: str) -> None:
 def change(
     db: sqlite3.Connection, name: str, users: Collection[str] | None, agents: Collection[str] | None, actor: str
 ) -> None:
-    """Whose requests it answers; None: as before. Raises UnknownLine."""
+    """Set whose requests a line answers; None leaves them as they are. Raises UnknownLine."""
     row = _row(db, name)
     new_users = row["users"] if users is None else to_json(sorted(set(users)))
     new_agents = row["agents"] if agents is None else to_json(sorted(set(agents)))
@@ -68,7 +68,7 @@ def retire(db: sqlite3.Connection, name: str, retired: bool, actor: str) -> None
 def _row(db: sqlite3.Connection, name: str) -> sqlite3.Row:
     row: sqlite3.Row | None = db.execute("SELECT * FROM lines WHERE name = ?", (name,)).fetchone()
     if row is None:
-        raise UnknownLine(f"There is no line {name}.")
+        raise UnknownLine(f"The line {name} does not exist.")
     return row
 
 

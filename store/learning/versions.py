@@ -41,7 +41,7 @@ def pointer(db: sqlite3.Connection, line: str) -> Pointer:
     """Raises UnknownLine."""
     row = db.execute(_COMMON if line == COMMON else _POINTER, () if line == COMMON else (line,)).fetchone()
     if row is None:
-        raise UnknownLine(f"There is no line {line}.")
+        raise UnknownLine(f"The line {line} does not exist.")
     return to_pointer(row)
 
 
@@ -120,7 +120,7 @@ class VersionStore(StorePart):
         """Raises UnknownLine."""
         row = await (self._reader.row(_COMMON) if line == COMMON else self._reader.row(_POINTER, (line,)))
         if row is None:
-            raise UnknownLine(f"There is no line {line}.")
+            raise UnknownLine(f"The line {line} does not exist.")
         return to_pointer(row)
 
     async def point(self, live: int, reason: str, actor: str, line: str = COMMON) -> Pointer:

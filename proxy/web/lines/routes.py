@@ -122,7 +122,7 @@ def _size(folder: Path) -> int:
 def _only(body: Mapping[str, Any], members: set[str]) -> None:
     """Raises BadRequest for a member that nobody reads."""
     if unknown := sorted(body.keys() - members):
-        raise BadRequest(f"There is no member `{unknown[0]}` here. Nothing was changed.", param=unknown[0])
+        raise BadRequest(f"`{unknown[0]}` is not a member of this request. Nothing was changed.", param=unknown[0])
 
 
 def _names(body: Mapping[str, Any], member: str) -> list[str] | None:

@@ -65,17 +65,17 @@ class Bench:
         """How many of them were liked."""
         likes = TASTES[line]
 
-        async def one(question: str) -> bool:
+        async def rate_answer(question: str) -> bool:
             id, text, _ = await self.answer(line, question)
             await self.served.rate(id, "good" if likes(text) else "bad")
             return likes(text)
 
-        return sum(await asyncio.gather(*(one(question) for question in questions)))
+        return sum(await asyncio.gather(*(rate_answer(question) for question in questions)))
 
     async def replies(self, line: str) -> list[str]:
         numbered = enumerate(self.held_out, 1)
-        asked = await asyncio.gather(*(self.answer(line, question, seed) for seed, question in numbered))
-        return [text for _, text, _ in asked]
+        answers = await asyncio.gather(*(self.answer(line, question, seed) for seed, question in numbered))
+        return [text for _, text, _ in answers]
 
     async def status(self, line: str) -> dict[str, Any]:
         async with self.served.http.get(f"/rl/status?line={line}") as response:
@@ -123,14 +123,14 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, Any]:
     questions = prompts()["rate"]
-    before = await bench.replies("common")
+    base_replies = await bench.replies("common")
     memory = [bench.server_bytes()]
     good = {}
     for number, line in enumerate(bench.names):
         await bench.post("/rl/lines", {"name": line, "from": "base"})
         start = number * arguments.ratings
-        asked = [questions[index % len(questions)] for index in range(start, start + arguments.ratings)]
-        good[line] = await bench.rate(line, asked)
+        line_questions = [questions[index % len(questions)] for index in range(start, start + arguments.ratings)]
+        good[line] = await bench.rate(line, line_questions)
         print(f"{line}: {good[line]} of {arguments.ratings} liked", flush=True)
     learned, versions, order = await _after_each_run(bench, memory)
     at_the_end = {line: await bench.replies(line) for line in bench.names}
@@ -142,37 +142,39 @@ async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, An
     rows = []
     for line in bench.names:
         likes = TASTES[line]
-        first, last, after = learned[line], at_the_end[line], after_rollback[line]
+        first, last, final = learned[line], at_the_end[line], after_rollback[line]
         rows.append({
             "line": line,
             "version": versions[line],
             "good": good[line],
-            "before": share(likes, before),
+            "before": share(likes, base_replies),
             "after_its_run": share(likes, first),
             "at_the_end": share(likes, last),
             "moved_by_others": abs(share(likes, last) - share(likes, first)),
             "answers_changed_by_others": sum(a != b for a, b in zip(first, last, strict=True)),
-            "all_tastes_moved_here": {name: share(TASTES[name], last) - share(TASTES[name], before) for name in TASTES},
-            "after_rollback_of_one": share(likes, after),
-            "answers_changed_by_rollback": sum(a != b for a, b in zip(last, after, strict=True)),
+            "all_tastes_moved_here": {
+                name: share(taste, last) - share(taste, base_replies) for name, taste in TASTES.items()
+            },
+            "after_rollback_of_one": share(likes, final),
+            "answers_changed_by_rollback": sum(a != b for a, b in zip(last, final, strict=True)),
             "adapter_bytes": sizes[line],
         })  # fmt: skip
-    others = [row for row in rows if row["line"] != rolled_back]
+    other_rows = [row for row in rows if row["line"] != rolled_back]
     back = next(row for row in rows if row["line"] == rolled_back)
     return {
         "lines": rows,
         "order_of_runs": order,
         "server_bytes": memory,
         "summary": {
-            "learned": sum(bool(row["version"]) for row in rows),
+            "passed": sum(bool(row["version"]) for row in rows),
             "own_taste_before": round(sum(row["before"] for row in rows) / len(rows), 3),
             "own_taste_after": round(sum(row["at_the_end"] for row in rows) / len(rows), 3),
             "most_moved_by_others": max(row["moved_by_others"] for row in rows),
             "met": max(row["moved_by_others"] for row in rows) <= MOST_MOVED,
-            "common_answers_changed": sum(a != b for a, b in zip(before, common, strict=True)),
+            "common_answers_changed": sum(a != b for a, b in zip(base_replies, common, strict=True)),
             "rolled_back": rolled_back,
             "rolled_back_share": [back["before"], back["at_the_end"], back["after_rollback_of_one"]],
-            "others_answers_changed_by_rollback": sum(row["answers_changed_by_rollback"] for row in others),
+            "others_answers_changed_by_rollback": sum(row["answers_changed_by_rollback"] for row in other_rows),
             "adapter_mb_a_line": round(max(sizes.values()) / 1e6, 1),
             "server_mb_a_line": round((memory[-1] - memory[1]) / max(1, len(memory) - 2) / 1e6, 1)
             if len(memory) > 2

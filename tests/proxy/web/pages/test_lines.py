@@ -14,7 +14,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def page(proxy: Proxy, path: str, chosen: str = "") -> str:
-    """As a browser gets it that has chosen a line before."""
+    """The page of a browser that has chosen this line."""
     headers = {"cookie": f"rlproxy_line={chosen}"} if chosen else {}
     async with proxy.http.get(path, headers=headers) as response:
         assert response.status == 200
