@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from config import presets
-from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate, replayed, train
+from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
+from scripts.bench.version_line import VersionLine
 from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
@@ -77,10 +76,10 @@ def learn(
     """Rounds of rating and training from the base on, written down after each."""
     target = ROOT / "benchmarks/learn" / f"{names(personas)}-{asked.name}-seed{seed}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    texts, preset = prompts(), presets.resolve(asked.preset, overrides)
+    texts = prompts()
     asks = f"rate {personas[0].prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
-    home = Path(tempfile.mkdtemp(prefix="learn-"))
+    line = VersionLine(path, asked.preset, overrides, seed=seed, threads=asked.threads)
     print(f"seed {seed}:", flush=True)
     record: dict[str, Any] = {
         **circumstances(),
@@ -89,55 +88,19 @@ def learn(
         "persona": names(personas),
         "seed": seed,
         "arguments": vars(asked),
-        "preset": preset.model_dump(),
+        "preset": line.preset.model_dump(),
         "base": base,
         "rounds": [],
     }
-    lives: list[tuple[int, Path | None]] = [(0, None)]  # that were live, one after the other
-    waiting: list[dict[str, Any]] = []  # ratings that a run gave back
-    held_before: list[dict[str, Any]] = []
-    earlier: list[dict[str, Any]] = []  # what runs have trained on, newest first
-    adapters: dict[str, str] = {}
-    version, baseline = 0, 0.0
     for number in range(1, asked.rounds * len(personas) + 1):
         start, persona = time.monotonic(), personas[(number - 1) // asked.rounds]
         first = (number - 1) * asked.ratings
         texts_now = [order[i // asked.siblings % len(order)] for i in range(first, first + asked.ratings)]
-        lines = rated(chat, persona, texts_now, lives, asked, seed * 100 + number)
-        for at, line in enumerate(lines):  # two rounds on one version, where a run in between was rejected
-            line["rating"], line["completion"] = f"rt-{number}-{at}", f"rl-{number}-{at}"
+        lines = rated(chat, persona, texts_now, line.versions, asked, seed * 100 + number)
         rating_seconds = time.monotonic() - start
-        out = home / f"adapters/v{number:04}"
-        folder = home / f"runs/r{number:05}"
-        spec = {
-            "format": 1,
-            "run": number,
-            "model": path.name,
-            "weights": str(path),
-            "version": number,
-            "parent": version,
-            "out": str(out),
-            "adapters": adapters,
-            "baseline": baseline,
-            "seed": seed * 10 + number,
-            "threads": asked.threads,
-            "preset": asked.preset,
-            "overrides": overrides,
-        }
-        new = [line for line in lines + waiting if line["split"] == "train"]
-        again = replayed(earlier, version, preset, len(new))
-        result = train(folder, spec, lines + waiting + held_before + again)
-        if result["status"] == "passed":
-            version, baseline = number, result["baseline_after"]
-            lives.append((version, out))
-            adapters[str(version)] = str(out)
-            held_before = [line for line in lines + waiting if line["split"] == "held"] + held_before
-            earlier = new + earlier
-            waiting = []
-        else:
-            waiting = lines + waiting
-        now = chat.evaluate(persona, held_out, lives[-1][1], seed=1000, raters=personas[1:] and personas)
-        good = sum(line["reward"] > 0 for line in lines)
+        result = line.learn(lines)
+        now = chat.evaluate(persona, held_out, line.adapter, seed=1000, raters=personas[1:] and personas)
+        good = sum(rating["reward"] > 0 for rating in lines)
         record["rounds"].append({"good": good, "rating_seconds": rating_seconds, "run": result, "eval": now})
         target.write_text(json.dumps(record, indent=1, ensure_ascii=False))
         gates = {name: check["value"] for name, check in result["gate"].items()}
