@@ -2,10 +2,10 @@
 
     python -m scripts.bench.exam [--preferences concise,identity] [--weights FOLDER] [--steps 20] [--seed 1]
 
-After CLaaS's evaluation (2606.05559, claas/eval), written anew: a step asks four questions, and each reply that does not
-comply gets one fixed sentence as a comment; one that complies is liked. Each step is one run of the trainer with its
-gate. Unlike there, the probes are never rated. Their published picture (concise, Qwen3-30B-A3B): 0 until step 10, peak
-0.83, end 0.61. Writes benchmarks/exam/PREFERENCE-MODEL-seedN.json and prints a line a step.
+After CLaaS's evaluation (2606.05559, claas/eval), written anew: a step asks four questions. A reply that does not
+comply gets one fixed sentence as a comment; one that complies is liked. Each step is one run with its gate. Unlike
+there, the probes are never rated. Their published picture (concise, Qwen3-30B-A3B): 0 until step 10, peak 0.83,
+end 0.61. Writes benchmarks/exam/PREFERENCE-MODEL-seedN.json and prints a line a step.
 """
 
 from __future__ import annotations

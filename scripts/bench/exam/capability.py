@@ -39,7 +39,7 @@ async def measure(replies: dict[str, str]) -> dict[str, bool]:
 
 
 async def computes_fibonacci(reply: str) -> bool:
-    """Whether its first block of code computes the sequence, counted from F(0) = 0 or from F(1) = 0."""
+    """True where its first block of code computes the sequence, counted from F(0) = 0 or from F(1) = 0."""
     block = FENCE.search(reply)
     with tempfile.TemporaryDirectory(prefix="exam-") as folder:
         file = Path(folder) / "program.py"

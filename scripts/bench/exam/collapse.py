@@ -25,7 +25,7 @@ class Collapse:
 
 
 def measure(chat: Chat, replies: Sequence[Sequence[Tokens]]) -> Collapse:
-    """Of what the chat's policy wears now. replies: for each question, several samples."""
+    """Measure what the chat's policy wears now. replies: for each question, several samples."""
     sequences = [Tokens(r.prompt, r.reply, 1.0) for samples in replies for r in samples]
     entropies, log_probs = [], []
     for members in packing.group(sequences, chat.policy.budget):

@@ -1,4 +1,4 @@
-"""Three preferences after CLaaS's evaluation (2606.05559): a fixed sentence of feedback each, and a check by program.
+"""Three preferences after CLaaS's evaluation (2606.05559): a fixed sentence of feedback each, and a program's check.
 
 Owns the sentences, the probes and the checks. The wording of probes and questions is ours, and unlike there no probe is
 ever rated: what is examined was not trained on.
