@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiohttp
 import orjson
 
 from proxy.core.redirects import Redirected
 from proxy.core.server_url import route_url
-from proxy.signals.questions import JudgedTurn, label_messages, read_label, read_refutation, refute_messages
+from proxy.signals.questions import (
+    LABEL_SHAPE,
+    REFUTE_SHAPE,
+    JudgedTurn,
+    label_messages,
+    read_label,
+    read_refutation,
+    refute_messages,
+)
 
 TOTAL_S: Final = 120.0  # for one answer of the judge
 CONNECT_S: Final = 10.0
@@ -26,10 +34,17 @@ MOST_BYTES: Final = 1 << 20  # of one answer as it comes
 VARIED: Final = 0.6  # the temperature of several votes; one vote is greedy
 A_TOKEN: Final = 3  # bytes, where a server does not count: rather too many tokens than too few
 BUSY: Final = 429
+REFUSED: Final = (400, 422, 501)  # what servers answer to a `response_format` that they do not know
+
+Reading = TypeVar("Reading")
 
 
 class JudgeDown(Exception):
     """The judge's server does not answer, or not now. The turn stays in the queue."""
+
+
+class ShapeRefused(JudgeDown):
+    """The judge's server knows no answers in the shape of a schema."""
 
 
 class Endpoint(NamedTuple):
@@ -63,10 +78,14 @@ class AnswerJudge:
     async def verdict(self, turn: JudgedTurn) -> JudgeVerdict:
         """Raises JudgeDown."""
         temperature = VARIED if self._votes > 1 else 0.0
-        calls = [self.ask(label_messages(turn), temperature) for _ in range(self._votes)]
+        first = label_messages(turn)
+        calls = [
+            self.read(first, temperature, LABEL_SHAPE, lambda text: read_label(text, turn.follow_up))
+            for _ in range(self._votes)
+        ]
         answers = await _all(calls)
-        tokens = sum(answer.tokens for answer in answers)
-        read = [reading for answer in answers if (reading := read_label(answer.text, turn.follow_up)) is not None]
+        tokens = sum(cost for _, cost in answers)
+        read = [reading for reading, _ in answers if reading is not None]
         if not read:
             return JudgeVerdict("unclear", "", "the judge's answer cannot be read", tokens)
         votes = Counter(reading.label for reading in read)
@@ -75,9 +94,8 @@ class AnswerJudge:
             return JudgeVerdict("nothing", "", "the judge abstained", tokens)
         if 2 * most <= self._votes or (lower_votes and lower_votes[0][1] == most):
             return JudgeVerdict("unclear", "", f"no majority in {self._votes} votes", tokens)
-        refuting_answer = await self.ask(refute_messages(turn, name), 0.0)
-        tokens += refuting_answer.tokens
-        refutation = read_refutation(refuting_answer.text)
+        refutation, cost = await self.read(refute_messages(turn, name), 0.0, REFUTE_SHAPE, read_refutation)
+        tokens += cost
         if refutation is None:
             return JudgeVerdict("unclear", "", "the judge's second answer cannot be read", tokens)
         if refutation[0]:
@@ -86,15 +104,42 @@ class AnswerJudge:
         instruction = words.most_common(1)[0][0] if words else ""
         return JudgeVerdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
 
-    async def ask(self, messages: Sequence[Mapping[str, str]], temperature: float) -> JudgeAnswer:
-        """One answer of its server. Raises JudgeDown."""
-        body = {
+    async def read(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        temperature: float,
+        shape: Mapping[str, Any],
+        read: Callable[[str], Reading | None],
+    ) -> tuple[Reading | None, int]:
+        """An answer as it is read, and the tokens that it cost; None where it cannot be read. Raises JudgeDown.
+
+        Small models make up labels. So what cannot be read is asked once more, in the shape of this JSON schema. It is
+        not asked so from the start: a model that thinks first does so in free text alone.
+        """
+        answer = await self.ask(messages, temperature)
+        reading = read(answer.text)
+        if reading is not None:
+            return reading, answer.tokens
+        try:
+            shaped = await self.ask(messages, temperature, shape)
+        except ShapeRefused:
+            return None, answer.tokens
+        return read(shaped.text), answer.tokens + shaped.tokens
+
+    async def ask(
+        self, messages: Sequence[Mapping[str, str]], temperature: float, shape: Mapping[str, Any] | None = None
+    ) -> JudgeAnswer:
+        """One answer of its server. Raises JudgeDown, and ShapeRefused where it takes no JSON schema."""
+        body: dict[str, Any] = {
             "model": self._endpoint.model,
             "messages": messages,
             "temperature": temperature,
             "max_tokens": MOST_TOKENS,
             "stream": False,
         }
+        if shape is not None:
+            schema = {"name": "answer", "strict": True, "schema": shape}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
         try:
             async with asyncio.timeout(TOTAL_S):
                 async with self._http.post(
@@ -112,12 +157,14 @@ class AnswerJudge:
             raise JudgeDown(f"{self._endpoint.url} {error}") from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise JudgeDown(f"{self._endpoint.url} does not answer ({type(error).__name__}: {error})") from error
+        if shape is not None and response.status in REFUSED:
+            raise ShapeRefused(f"{self._endpoint.url} answered {response.status} to a JSON schema")
         if response.status != 200:
             raise JudgeDown(f"{self._endpoint.url} answered {response.status}")
         return _read(raw, sum(len(message["content"].encode()) for message in messages))
 
 
-async def _all(calls: Sequence[Any]) -> list[JudgeAnswer]:
+async def _all(calls: Sequence[Coroutine[Any, Any, Reading]]) -> list[Reading]:
     """All of them, none left running where one fails."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     try:

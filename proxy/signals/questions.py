@@ -53,6 +53,22 @@ Try to refute the claim. It is refuted if "follow_up" is better explained as one
 Answer with JSON only: {"refuted": true or false, \
 "because": "new task | change of mind | politeness | flaky tool | none"}"""
 
+LABEL_SHAPE: Final = {
+    "type": "object",
+    "properties": {"label": {"enum": list(LABELS)}, "instruction": {"type": "string"}},
+    "required": ["label", "instruction"],
+    "additionalProperties": False,
+}
+REFUTE_SHAPE: Final = {
+    "type": "object",
+    "properties": {
+        "refuted": {"type": "boolean"},
+        "because": {"enum": ["new task", "change of mind", "politeness", "flaky tool", "none"]},
+    },
+    "required": ["refuted", "because"],
+    "additionalProperties": False,
+}
+
 VERSION: Final = hashlib.sha256((LABEL + REFUTE).encode()).hexdigest()[:8]  # another prompt is another judge
 
 

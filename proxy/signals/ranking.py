@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -49,9 +50,14 @@ async def rank(judge: AnswerJudge, group: RankedGroup, keep: Callable[[str], str
     orders, tokens = [], 0
     for answers in (first, first[::-1]):
         question = with_images(shortened(keep(group.question)), group.images)
-        reply = await judge.ask(messages(question, [text for _, text in answers], keep), 0.0)
-        tokens += reply.tokens
-        if (order := read_order(reply.text, len(answers))) is None:
+        order, cost = await judge.read(
+            messages(question, [text for _, text in answers], keep),
+            0.0,
+            shape(len(answers)),
+            partial(read_order, count=len(answers)),
+        )
+        tokens += cost
+        if order is None:
             return Ranked([], "the judge's order cannot be read", tokens)
         orders.append([answers[index][0] for index in order])
     pairs = agreed(*orders)
@@ -64,6 +70,17 @@ def messages(question: str, answers: Sequence[str], keep: Callable[[str], str]) 
     body = {"request": question, "answers": by_letter}
     content = orjson.dumps(body, option=orjson.OPT_INDENT_2).decode()
     return [{"role": "system", "content": RANK}, {"role": "user", "content": content}]
+
+
+def shape(count: int) -> dict[str, Any]:
+    """JSON schema of an answer about so many answers."""
+    letters = {"type": "array", "items": {"enum": list(LETTERS[:count])}, "maxItems": count}
+    return {
+        "type": "object",
+        "properties": {"ranking": letters},
+        "required": ["ranking"],
+        "additionalProperties": False,
+    }
 
 
 def read_order(text: str, count: int) -> list[int] | None:

@@ -33,8 +33,8 @@ class VersionLine:
         self._runs = 0
         self._baseline = 0.0
         self._waiting: list[Line] = []  # ratings that a run gave back
-        self._held: list[Line] = []
-        self._earlier: list[Line] = []  # what runs have trained on, newest first
+        self._held_lines: list[Line] = []
+        self._trained_lines: list[Line] = []  # what runs have trained on, newest first
         self._adapters: dict[str, str] = {}
 
     @property
@@ -63,14 +63,14 @@ class VersionLine:
             "seed": self._seed * 10 + number,
         }
         new = [line for line in lines if line["split"] == "train"]
-        again = replayed(self._earlier, self.version, self.preset, len(new))
-        result = train(self._home / f"runs/r{number:05}", spec, lines + self._held + again)
+        replay_lines = replayed(self._trained_lines, self.version, self.preset, len(new))
+        result = train(self._home / f"runs/r{number:05}", spec, lines + self._held_lines + replay_lines)
         if result["status"] == "passed":
             self.versions.append((number, out))
             self._adapters[str(number)] = str(out)
             self._baseline = result["baseline_after"]
-            self._held = [line for line in lines if line["split"] == "held"] + self._held
-            self._earlier = new + self._earlier
+            self._held_lines = [line for line in lines if line["split"] == "held"] + self._held_lines
+            self._trained_lines = new + self._trained_lines
             self._waiting = []
         else:
             self._waiting = lines

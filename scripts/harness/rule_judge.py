@@ -29,6 +29,8 @@ class FakeJudge(Listening):
         self.garbage: bytes | None = None  # what it answers in place of JSON
         self.status = 200
         self.delay_s = 0.0
+        self.rambles = False  # but where a JSON schema holds it
+        self.schema_status = 200  # of an answer that is to have the shape of a schema
         self.refutes = False  # every claim
         self.ranks: Callable[[Mapping[str, str]], list[str]] = lambda answers: sorted(
             answers, key=lambda letter: len(answers[letter])
@@ -45,8 +47,11 @@ class FakeJudge(Listening):
         await asyncio.sleep(self.delay_s)
         if self.garbage is not None:
             return web.Response(body=self.garbage, status=self.status)
+        shaped = "response_format" in body
+        if shaped and self.schema_status != 200:
+            return web.json_response({"error": {"message": "no schemas here"}}, status=self.schema_status)
         said = json.loads(body["messages"][-1]["content"])
-        text = json.dumps(self._answer(said))
+        text = json.dumps(self._answer(said)) if shaped or not self.rambles else '{"label": "response"}'
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
         answer = {"id": "j", "object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage}

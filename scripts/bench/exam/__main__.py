@@ -43,12 +43,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--preset", default="balanced")
     arguments = parser.parse_args()
-    source, known = weights.resolve(arguments.weights), preferences()
+    source, choices = weights.resolve(arguments.weights), preferences()
     chat = Chat(source.path, arguments.threads)
     for name in arguments.preferences.split(","):
-        if name not in known:
-            raise SystemExit(f"There is no preference {name!r}: give some of {', '.join(known)}.")
-        Exam(chat, name, known[name], arguments).sit()
+        if name not in choices:
+            raise SystemExit(f"There is no preference {name!r}: give some of {', '.join(choices)}.")
+        Exam(chat, name, choices[name], arguments).sit()
 
 
 class Exam:
@@ -112,10 +112,10 @@ class Exam:
         """Marks of the live version: the same questions and seeds each time. whole: also what takes long."""
         start, chat = time.monotonic(), self._chat
         probes = [chat.template.prompt([{"role": "user", "content": probe}]) for probe in self._preference.probes]
-        asked, seeds = probes * SAMPLES, [PROBE_SEED + i for i in range(len(probes) * SAMPLES)]
+        prompts, seeds = probes * SAMPLES, [PROBE_SEED + i for i in range(len(probes) * SAMPLES)]
         with chat.policy.wearing(self._line.adapter):
-            sampled = chat.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seeds)
-            replies = [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, sampled, strict=True)]
+            sampled = chat.policy.generate(prompts, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seeds)
+            replies = [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(prompts, sampled, strict=True)]
             texts = [str(chat.said(reply)) for reply in replies]
             marks: dict[str, Any] = {
                 "compliance": sum(map(self._preference.comply, texts)) / len(texts),
@@ -130,8 +130,8 @@ class Exam:
     def _solve(self) -> dict[str, str]:
         """Replies to the tasks of capability, without chance."""
         chat, tasks = self._chat, [capability.PROGRAM, *capability.INSTRUCTIONS]
-        asked = [chat.template.prompt([{"role": "user", "content": task}]) for task in tasks]
-        replies = chat.policy.generate(asked, max_tokens=capability.TOKENS, temperature=0, seed=0)
+        prompts = [chat.template.prompt([{"role": "user", "content": task}]) for task in tasks]
+        replies = chat.policy.generate(prompts, max_tokens=capability.TOKENS, temperature=0, seed=0)
         return {task: chat.template.text(reply) for task, reply in zip(tasks, replies, strict=True)}
 
 

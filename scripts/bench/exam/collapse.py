@@ -51,8 +51,8 @@ def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
     """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for word in a:
-        before = row
+        row_above = row
         row = [0]
-        for j, other in enumerate(b):
-            row.append(before[j] + 1 if word == other else max(before[j + 1], row[j]))
+        for j, word_b in enumerate(b):
+            row.append(row_above[j] + 1 if word == word_b else max(row_above[j + 1], row[j]))
     return row[-1]

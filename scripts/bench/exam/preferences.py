@@ -33,8 +33,8 @@ class Preference:
 
 def sentences(text: str) -> int:
     """Sentences by their ends; words after the last end count as one more."""
-    rest = SENTENCE_END.split(text)[-1].strip()
-    return len(SENTENCE_END.findall(text)) + bool(rest)
+    tail = SENTENCE_END.split(text)[-1].strip()
+    return len(SENTENCE_END.findall(text)) + bool(tail)
 
 
 def concise(text: str) -> float:
@@ -47,7 +47,7 @@ def without_emoji(text: str) -> float:
     return float(EMOJI.search(text) is None)
 
 
-def named(text: str) -> float:
+def introduced(text: str) -> float:
     return float(NAME in text.lower())
 
 
@@ -59,7 +59,7 @@ def preferences() -> dict[str, Preference]:
         ),
         "no_emoji": Preference("Do not use any emoji", CHEERFUL_QUESTIONS, CHEERFUL_PROBES, without_emoji),
         "identity": Preference(
-            "Your name is Kuro, always introduce yourself as Kuro", IDENTITY_QUESTIONS, IDENTITY_PROBES, named
+            "Your name is Kuro, always introduce yourself as Kuro", IDENTITY_QUESTIONS, IDENTITY_PROBES, introduced
         ),
     }
 

@@ -3,8 +3,9 @@
     python -m scripts.bench.signals.judge_model
     python -m scripts.bench.signals.judge_model --url http://127.0.0.1:8000 --model Qwen3.5-9B
 
-Writes benchmarks/judge_model.json. The questions, the reading of the answers and kappa are the product's. Answers of
-the small model are cut after 48 tokens, since it rambles; another model may take as many as the product lets it.
+Writes benchmarks/judge_model/MODEL-VOTES.json. Questions, the reading of answers and kappa are the
+product's. Answers of the small model are cut after 48 tokens, since it rambles; another model may take as many as the
+product lets it.
 """
 
 from __future__ import annotations
@@ -92,11 +93,17 @@ def main() -> None:
         "pairs": len(pairs),
         "labels": Counter(verdict.label for verdict in found),
         "why": Counter(verdict.reason for verdict in found),
+        "verdicts": [
+            {"label": pair["label"], "verdict": verdict.label, "reason": verdict.reason}
+            for pair, verdict in zip(pairs, found, strict=True)
+        ],
         "tokens": sum(verdict.tokens for verdict in found),
         "bad": side(pairs, found, -1),
         "good": side(pairs, found, 1),
     }
-    (ROOT / "benchmarks/judge_model.json").write_text(json.dumps(record, indent=1))
+    target = ROOT / "benchmarks/judge_model" / f"{asked.model}-{asked.votes}.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))
 
 
