@@ -1,9 +1,10 @@
-"""How far a judge agrees with people: Cohen's kappa with a bootstrap interval, and whether that is enough to train.
+"""How far a judge agrees with people: Cohen's kappa with its interval, and whether that is enough to train.
 
 Owns the numbers of the release: a sliding window of shared turns, the fewest of them, and the bound. Each side is
 measured by itself, and what a judge abstains on counts as not found: a judge that misses much is not trusted either.
-Pure, and the same for the same pairs: the bootstrap has a fixed seed. Not here: which turns are shared
-(store.learning.signals).
+The interval is that of the posterior, and not of a bootstrap: of fifteen turns that all agree, a bootstrap draws no
+other. Pure, and the same for the same pairs: the draws have a fixed seed. Not here: which turns are shared
+(store.learning.signals), how often such a rule errs (scripts.bench.signals.trust_errors).
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Final, Literal, NamedTuple
 from proxy.signals.bodies import AgreementBody
 
 WINDOW: Final = 60  # the newest shared turns: a judge that turns random is found out within 50 of them
-FEWEST: Final = 50  # shared turns
-EACH: Final = 10  # of each class, as people rated them
+FEWEST: Final = 15  # shared turns; with fewer, one in twenty judges with a kappa of 0.2 would train
+EACH: Final = 4  # of each class, as people rated them
 LEAST_KAPPA: Final = 0.4  # that the lower bound must reach
 MOST_WEIGHT: Final = 0.5  # of a judged turn, where a person's rating weighs 1
 DRAWS: Final = 2000
+PRIOR: Final = 0.5  # turns in each cell before any was seen: Jeffreys' prior of a multinomial
 UNSEEN: Final = 200  # labels since a person last rated a turn that it had labelled: nobody looks any more
 TAIL: Final = 0.025  # on either side: a 95 % interval
 
@@ -116,8 +118,8 @@ def _agreement(side: Side, cells: tuple[int, ...]) -> Agreement:
     return Agreement(side, both, person_only, judge_only, neither, kappa(cells), low, high, reason)
 
 
-def kappa(cells: Sequence[int]) -> float:
-    """Cohen (1960): (p_o - p_e) / (1 - p_e). 0 where one of the two always says the same."""
+def kappa(cells: Sequence[float]) -> float:
+    """Cohen (1960): (p_o - p_e) / (1 - p_e), of counts or shares. 0 where one of the two always says the same."""
     both, person_only, judge_only, neither = cells
     n = sum(cells)
     if not n:
@@ -129,16 +131,11 @@ def kappa(cells: Sequence[int]) -> float:
 
 
 def interval(cells: Sequence[int]) -> tuple[float, float]:
-    """The percentile bootstrap over the turns, 95 %."""
-    n = sum(cells)
-    if not n:
+    """Equal-tailed 95 % interval of kappa's posterior, the four shares drawn from Dirichlet(cells + PRIOR)."""
+    if not sum(cells):
         return -1.0, 1.0
-    draw = random.Random(n)  # noqa: S311  no secret
-    kappas = []
-    for _ in range(DRAWS):
-        drawn = draw.choices(range(4), weights=cells, k=n)
-        kappas.append(kappa([drawn.count(cell) for cell in range(4)]))
-    kappas.sort()
+    draw = random.Random(sum(cells))  # noqa: S311  no secret
+    kappas = sorted(kappa([draw.gammavariate(cell + PRIOR, 1.0) for cell in cells]) for _ in range(DRAWS))
     return kappas[int(TAIL * DRAWS)], kappas[int((1 - TAIL) * DRAWS) - 1]
 
 

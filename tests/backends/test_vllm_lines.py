@@ -44,7 +44,7 @@ async def says(proxy: Proxy, model: str) -> tuple[str, str]:
 async def test_lines_answer_in_one_batch_as_each_alone(tmp_path: Path, weights: Path, server: VLLMServer) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    made = {line: random_adapter(weights, tmp_path / line, seed=seed) for seed, line in enumerate(LINES, 1)}
+    made = {line: random_adapter(weights, tmp_path / line, seed=seed, size=0.06) for seed, line in enumerate(LINES, 1)}
     kept = {line: shutil.copytree(folder, home / "adapters_out" / line) for line, folder in made.items()}
     await prepare_lines(home, "fake", kept)
     proxy = proxy_before(home, backend__url=server.url, train__weights=str(weights))

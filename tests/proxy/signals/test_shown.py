@@ -25,7 +25,7 @@ async def test_a_judge_in_shadow_is_shown(proxy: Proxy, judge: FakeJudge, capsys
     report = await proxy.get("/rl/judge")
     _show(report)
     said = " ".join(capsys.readouterr().out.split())
-    assert "mode shadow, judge rule" in said and "0 of 50 turns" in said and "200 of 200000 tokens today" in said
+    assert "mode shadow, judge rule" in said and "0 of 15 turns" in said and "200 of 200000 tokens today" in said
     assert (await proxy.get("/rl/status"))["judge"]["mode"] == "shadow"
     async with proxy.http.get("/progress") as page:
         text = await page.text()
