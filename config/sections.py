@@ -252,6 +252,12 @@ class Train(Section):
     """Seconds for one episode."""
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
     """Its memory, in MiB."""
+    rollouts: int = Field(default=0, ge=0, le=64)
+    """Answers to each captured prompt that rlproxy samples while nobody asks, for train.reward; 0 is off."""
+    rollout_tokens: int = Field(default=200_000, ge=1)
+    """Tokens of prompts and answers that it may sample a day, looked at before each prompt."""
+    rollout_minutes: float = Field(default=60.0, gt=0, le=1440)
+    """Minutes a day in which it may sample."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)
@@ -318,6 +324,14 @@ class Train(Section):
     """Minutes without a word from the trainer after which a run is taken for hung and started again; 0 is never."""
     calibration: int = Field(default=16, ge=0, le=1000)
     """Unrated completions handed to a run, to measure the noise between serving and training."""
+
+    @model_validator(mode="after")
+    def _rollouts_are_compared(self) -> Self:
+        if self.rollouts and not self.reward:
+            raise ValueError("train.rollouts needs train.reward: your own code that rewards what is sampled")
+        if self.rollouts == 1:
+            raise ValueError("train.rollouts needs at least 2 answers to a prompt, which are compared; 0 is off")
+        return self
 
     @model_validator(mode="after")
     def _place_takes_its_options(self) -> Self:

@@ -36,6 +36,10 @@ AND (SELECT count(*) + :size * total(r.ended_at IS NULL AND r.scored_by IS NOT N
     CROSS JOIN episodes r ON r.prompt = p.id AND r.version = :version
     WHERE p.prompt_hash = c.prompt_hash) < :size
 ORDER BY c.seq DESC LIMIT 1"""
+_ASKED: Final = """SELECT max(at) AS at FROM (
+    SELECT max(c.created_at) AS at FROM completions c WHERE c.status = 'pending'
+    UNION ALL SELECT * FROM (SELECT c.finished_at FROM completions c WHERE c.status = 'done' AND c.turn = 'main'
+        ORDER BY c.seq DESC LIMIT 1) w) a"""
 _PROMPT: Final = "SELECT 1 FROM completions c WHERE c.id = ?"
 _UNLIST: Final = "DELETE FROM listed WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = ?)"
 
@@ -122,6 +126,11 @@ class RolloutStore(StorePart):
 
     async def spent(self, day: str) -> Spent:
         return _spent(await meta.get_meta(self._reader, ROLLOUTS, None), day)
+
+    async def last_asked(self) -> float:
+        """When somebody was asked last, at whichever relay, Unix seconds; 0 where nobody ever was."""
+        row = await self._reader.row(_ASKED)
+        return 0.0 if row is None or row["at"] is None else float(row["at"])
 
     async def counts(self) -> RolloutCounts:
         """How many answers there are, to how many prompts."""
