@@ -253,11 +253,11 @@ class Train(Section):
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
     """Its memory, in MiB."""
     rollouts: int = Field(default=0, ge=0, le=64)
-    """Answers to each captured prompt that rlproxy samples while nobody asks, for train.reward; 0 is off."""
+    """Answers to each captured prompt, sampled while nobody asks for train.reward to compare; 0 is off."""
     rollout_tokens: int = Field(default=200_000, ge=1)
-    """Tokens of prompts and answers that it may sample a day, looked at before each prompt."""
+    """Tokens of prompts and answers a day."""
     rollout_minutes: float = Field(default=60.0, gt=0, le=1440)
-    """Minutes a day in which it may sample."""
+    """Minutes of sampling a day."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)

@@ -14,6 +14,7 @@ from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
+from proxy.relay.rollouts.bodies import RolloutsBody
 from proxy.relay.rollouts.sampler import RolloutSampler
 from proxy.training.run_state import RunProgress
 from proxy.training.schedule_rules import NEWEST_RATINGS, RunDecision, countdown
@@ -107,7 +108,7 @@ class StatusReport:
             },
             "images": await self._images.report(self._picture_training.reason),
             "episodes": await self.episodes(line),
-            "rollouts": await self._rollouts.report(),
+            "rollouts": await self.rollouts(),
             "baseline": await self._store.meta.get(of_line(BASELINE, line), 0.0),
             "training": {
                 "paused": self._supervisor.state.paused,
@@ -198,6 +199,10 @@ class StatusReport:
             "requests": self._queue.state(),
             "ended_lately": self._episodes.ended_lately(),
         }
+
+    async def rollouts(self) -> RolloutsBody | None:
+        """None where they are off."""
+        return await self._rollouts.report()
 
     def prompts(self) -> PromptsBody:
         """Obstacles between the answers and a run; from memory, no query."""

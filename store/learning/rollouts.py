@@ -1,7 +1,7 @@
 """Rollouts: answers that rlproxy samples itself to captured prompts, for the user's own reward to compare.
 
 Owns which prompt is next, and the one transaction that stores an answer. Each is a side turn under a key of its own,
-and an episode of one turn, so groups, rewards and runs are those of episodes. It goes with the completion whose prompt
+and an episode of one turn: groups, rewards and runs are those of episodes. It goes with the completion whose prompt
 it answers, and no list of people's answers has it. Not here: when they are sampled (proxy.relay.rollouts).
 """
 
@@ -36,7 +36,7 @@ AND (SELECT count(*) + :size * total(r.ended_at IS NULL AND r.scored_by IS NOT N
     CROSS JOIN episodes r ON r.prompt = p.id AND r.version = :version
     WHERE p.prompt_hash = c.prompt_hash) < :size
 ORDER BY c.seq DESC LIMIT 1"""
-_ASKED: Final = """SELECT max(at) AS at FROM (
+_NEWEST_QUESTION: Final = """SELECT max(at) AS at FROM (
     SELECT max(c.created_at) AS at FROM completions c WHERE c.status = 'pending'
     UNION ALL SELECT * FROM (SELECT c.finished_at FROM completions c WHERE c.status = 'done' AND c.turn = 'main'
         ORDER BY c.seq DESC LIMIT 1) w) a"""
@@ -45,7 +45,7 @@ _UNLIST: Final = "DELETE FROM listed WHERE seq = (SELECT c.seq FROM completions 
 
 
 class Spent(NamedTuple):
-    """What sampling took on one day."""
+    """The cost of sampling on one day."""
 
     day: str  # local, as 2026-11-29
     tokens: int = 0  # of prompts and answers
@@ -89,8 +89,8 @@ def keep(db: sqlite3.Connection, rollout: NewRollout) -> Episode | None:
 
 
 def add_spent(db: sqlite3.Connection, spent: Spent) -> None:
-    earlier = _spent(meta.read_meta(db, ROLLOUTS, None), spent.day)
-    total = Spent(spent.day, earlier.tokens + spent.tokens, earlier.seconds + spent.seconds)
+    previous = _spent(meta.read_meta(db, ROLLOUTS, None), spent.day)
+    total = Spent(spent.day, previous.tokens + spent.tokens, previous.seconds + spent.seconds)
     meta.set_meta(db, ROLLOUTS, total._asdict())
 
 
@@ -121,7 +121,7 @@ class RolloutStore(StorePart):
         return await self._writer.submit(lambda db: keep(db, rollout))
 
     async def add_spent(self, spent: Spent) -> None:
-        """Count what sampling took that left no answer."""
+        """Count the cost of sampling beside what `keep` counts."""
         await self._writer.submit(lambda db: add_spent(db, spent))
 
     async def spent(self, day: str) -> Spent:
@@ -129,7 +129,7 @@ class RolloutStore(StorePart):
 
     async def last_asked(self) -> float:
         """When somebody was asked last, at whichever relay, Unix seconds; 0 where nobody ever was."""
-        row = await self._reader.row(_ASKED)
+        row = await self._reader.row(_NEWEST_QUESTION)
         return 0.0 if row is None or row["at"] is None else float(row["at"])
 
     async def counts(self) -> RolloutCounts:

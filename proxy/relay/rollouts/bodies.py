@@ -1,4 +1,4 @@
-"""What `status` says of rollouts."""
+"""The shape of what `status` says of rollouts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class RolloutsBody(TypedDict):
 
     state: Literal["sampling", "waiting"]
     line: str
+    problem: Annotated[str | None, Field(description="The failure that it waits after.")]
     answers: Annotated[int, Field(description="That are stored.")]
     prompts: Annotated[int, Field(description="That those answer.")]
     tokens_today: Annotated[int, Field(description="Of prompts and answers; the most is train.rollout_tokens.")]

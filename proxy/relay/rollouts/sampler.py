@@ -81,6 +81,7 @@ class RolloutSampler:
         return {
             "state": "sampling" if self._is_sampling else "waiting",
             "line": line,
+            "problem": self._problem if time.monotonic() < self._retry_at else None,
             "answers": counts.answers,
             "prompts": counts.prompts,
             "tokens_today": spent.tokens,
@@ -114,7 +115,7 @@ class RolloutSampler:
         return True
 
     def _busy(self) -> str | None:
-        """What else goes on, from memory alone; None where nothing does."""
+        """The reason to wait that is known from memory alone; None where there is none."""
         silent_s = time.monotonic() - self._parts.services.last_request
         if self._state.paused:
             return "paused; `rlproxy resume` goes on"
@@ -127,7 +128,7 @@ class RolloutSampler:
         return self._parts.admission.closed
 
     def _over(self, spent: Spent) -> str | None:
-        """Which setting or failure keeps it from sampling; None where none does."""
+        """The setting or the failure that keeps it from sampling; None where none does."""
         train, now = self._settings, datetime.now()
         if self._parts.backend.capabilities.is_foreign:
             return "the model that answers is not one that trains here"

@@ -76,7 +76,7 @@ async def test_a_prompt_that_the_code_has_no_reward_for_costs_one_answer(samplin
 async def test_code_that_fails_is_told_and_asked_no_more_for_a_while(sampling: Proxy) -> None:
     await sampling.say("raise it")
     rollouts = await until(sampling, lambda rollouts: "train.reward failed" in rollouts["line"])
-    assert "KeyError" in rollouts["line"] and rollouts["answers"] == 1
+    assert "KeyError" in rollouts["problem"] and rollouts["answers"] == 1
 
 
 async def test_a_server_that_refuses_a_prompt_is_asked_no_more_for_it(sampling: Proxy) -> None:
