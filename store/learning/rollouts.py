@@ -8,6 +8,7 @@ it answers, and no list of people's answers has it. Not here: when they are samp
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -36,10 +37,12 @@ AND (SELECT count(*) + :size * total(r.ended_at IS NULL AND r.scored_by IS NOT N
     CROSS JOIN episodes r ON r.prompt = p.id AND r.version = :version
     WHERE p.prompt_hash = c.prompt_hash) < :size
 ORDER BY c.seq DESC LIMIT 1"""
-_NEWEST_QUESTION: Final = """SELECT max(at) AS at FROM (
-    SELECT max(c.created_at) AS at FROM completions c WHERE c.status = 'pending'
-    UNION ALL SELECT * FROM (SELECT c.finished_at FROM completions c WHERE c.status = 'done' AND c.turn = 'main'
-        ORDER BY c.seq DESC LIMIT 1) w) a"""
+UNDER_WAY_S: Final = 600.0  # after which an answer without an end is of a relay that is gone, or of the background
+# An answer that is under way counts as asked now.
+_NEWEST_QUESTION: Final = """SELECT max(asked.at) AS at FROM (
+    SELECT * FROM (SELECT :now AS at FROM completions c WHERE c.status = 'pending' AND +c.created_at > :since LIMIT 1) p
+    UNION ALL SELECT * FROM (SELECT c.finished_at AS at FROM completions c WHERE c.status = 'done' AND c.turn = 'main'
+        ORDER BY c.seq DESC LIMIT 1) d) asked"""
 _PROMPT: Final = "SELECT 1 FROM completions c WHERE c.id = ?"
 _UNLIST: Final = "DELETE FROM listed WHERE seq = (SELECT c.seq FROM completions c WHERE c.id = ?)"
 
@@ -129,7 +132,8 @@ class RolloutStore(StorePart):
 
     async def last_asked(self) -> float:
         """When somebody was asked last, at whichever relay, Unix seconds; 0 where nobody ever was."""
-        row = await self._reader.row(_NEWEST_QUESTION)
+        now = time.time()
+        row = await self._reader.row(_NEWEST_QUESTION, {"now": now, "since": now - UNDER_WAY_S})
         return 0.0 if row is None or row["at"] is None else float(row["at"])
 
     async def counts(self) -> RolloutCounts:

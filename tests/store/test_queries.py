@@ -45,6 +45,7 @@ async def call_everything(store: Store) -> None:
     await store.rollouts.of_prompt(b"x", 0)
     await store.rollouts.spent("2026-11-29")
     await store.rollouts.counts()
+    await store.rollouts.last_asked()
     await store.lines.pointers()
     await store.lines.counts()
     await store.lines.with_samples(foreign=False)

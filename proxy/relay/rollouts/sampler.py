@@ -30,7 +30,7 @@ from store.learning.rollouts import Spent
 
 log = structlog.get_logger()
 
-SILENCE_S: Final = 60.0  # without a request, before anything is sampled
+SILENCE_S: Final = 60.0  # without a request, before anything is sampled, where train.quiet_s names no time
 LOOK_S: Final = 0.5  # between two looks at whether it may go on
 REST_S: Final = 5.0  # before it is looked again whether it may begin
 PAUSE_S: Final = 60.0  # after a server or a function that failed
@@ -45,7 +45,7 @@ class RolloutSampler:
         self._rewarding = rewarding
         self._state = state
         self._answers = RolloutAnswers(parts, rewarding)
-        self._silence_s = max(SILENCE_S, self._settings.quiet_s)
+        self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
         self._problem, self._retry_at = "", 0.0  # monotonic
         self._is_sampling = False
@@ -76,6 +76,8 @@ class RolloutSampler:
         line = f"{counts.answers} answers to {counts.prompts} prompts so far"
         if self._is_sampling:
             line = f"sampling {self._settings.rollouts} answers to each prompt while nobody asks; {line}"
+        elif self._store.sharing is not None and not self._store.sharing.following.leads:
+            line = f"{line}; the relay that learns samples"
         elif self._blocking_reason is not None:
             line = f"{line}; waits: {self._blocking_reason}"
         return {

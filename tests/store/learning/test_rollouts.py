@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -132,6 +133,18 @@ async def test_what_a_day_took_adds_up_and_another_day_begins_anew(store: Store)
     await store.rollouts.add_spent(Spent(DAY, 1, 0.25))
     assert await store.rollouts.spent(DAY) == Spent(DAY, 6, 0.75)
     assert await store.rollouts.spent("2026-11-30") == Spent("2026-11-30")
+
+
+async def test_who_was_asked_last_is_known_of_every_relay(store: Store) -> None:
+    assert await store.rollouts.last_asked() == 0.0
+    await put(store, "a")
+    await sampled(store, "r1", "a", created_at=9e9)
+    assert await store.rollouts.last_asked() == 1001.0
+    await store.completions.begin([new("stale")])  # its relay is gone
+    assert await store.rollouts.last_asked() == 1001.0
+    began = time.time()
+    await store.completions.begin([new("open", created_at=began)])
+    assert await store.rollouts.last_asked() >= began
 
 
 async def test_a_group_trains_as_episodes_do_and_an_even_one_teaches_nothing(store: Store) -> None:
