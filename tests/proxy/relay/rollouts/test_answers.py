@@ -29,7 +29,7 @@ async def until_answers(serving: Serving, answers: int) -> None:
 
 @pytest.mark.model
 @pytest.mark.timeout(600)
-async def test_five_kills(tiny_weights: Path, tmp_path: Path) -> None:
+async def test_two_kills(tiny_weights: Path, tmp_path: Path) -> None:
     dice = random.Random(20261129)
     file = tmp_path / "my.py"
     file.write_text("def reward(episode):\n    return 1 if 'e' in episode['turns'][0]['text'] else -1\n")
@@ -45,7 +45,7 @@ async def test_five_kills(tiny_weights: Path, tmp_path: Path) -> None:
     await serving.start()
     for number in range(PROMPTS):
         await serving.chat(f"Question {number}", max_tokens=8)
-    for _ in range(5):
+    for _ in range(2):
         await asyncio.sleep(dice.uniform(0.2, 1.5))
         await serving.kill()
         await serving.start()
