@@ -63,7 +63,7 @@ async def ask(serving: Serving, question: str, tokens: int, **headers: str) -> s
         return str(answer["choices"][0]["message"]["content"])
 
 
-async def success(serving: Serving, dataset: Any, held: list[Any], tokens: int) -> dict[str, float]:
+async def success(serving: Serving, dataset: Any, questions: list[Any], tokens: int) -> dict[str, float]:
     """The share of held-out questions that are answered right, and the mean score."""
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -72,17 +72,17 @@ async def success(serving: Serving, dataset: Any, held: list[Any], tokens: int) 
             text = await ask(serving, entry["question"], tokens, **UNCAPTURED)
         return checker.score(dataset, entry, text)
 
-    scores = await asyncio.gather(*map(scored, held))
+    scores = await asyncio.gather(*map(scored, questions))
     return {"right": sum(value == 1 for value in scores) / len(scores), "score": sum(scores) / len(scores)}
 
 
-async def until_run(serving: Serving, after: int) -> dict[str, Any]:
+async def until_run(serving: Serving, last_id: int) -> dict[str, Any]:
     """The next run once it has ended."""
     async with asyncio.timeout(ROUND_S):
         while True:
             status = await serving.status()
             run = status["last_run"]
-            if run is not None and run["id"] > after and run["ended_at"] and status["training"]["run"] is None:
+            if run is not None and run["id"] > last_id and run["ended_at"] and status["training"]["run"] is None:
                 return {"run": run, "rollouts": status["rollouts"], "episodes": status["episodes"]}
             await asyncio.sleep(2.0)
 
@@ -111,21 +111,21 @@ async def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     await serving.start()
     rounds: list[dict[str, Any]] = []
     try:
-        held = entries[trained:]
-        before = await success(serving, dataset, held, args.tokens)
-        print(json.dumps({"before": before}), flush=True)
+        held_out = entries[trained:]
+        base = await success(serving, dataset, held_out, args.tokens)
+        print(json.dumps({"before": base}), flush=True)
         for number in range(args.rounds):
             began, last = time.monotonic(), rounds[-1]["run"]["id"] if rounds else 0
             for entry in entries[number * args.prompts : (number + 1) * args.prompts]:
                 await ask(serving, entry["question"], args.tokens)
             outcome = await until_run(serving, last)
             outcome["seconds"] = round(time.monotonic() - began, 1)
-            outcome["after"] = await success(serving, dataset, held, args.tokens)
+            outcome["after"] = await success(serving, dataset, held_out, args.tokens)
             rounds.append(outcome)
             print(json.dumps({key: outcome[key] for key in ("after", "rollouts", "seconds")}), flush=True)
     finally:
         await serving.stop()
-    return {"before": before, "rounds": rounds}
+    return {"before": base, "rounds": rounds}
 
 
 def main() -> None:
