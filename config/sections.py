@@ -326,17 +326,11 @@ class Train(Section):
     """Unrated completions handed to a run, to measure the noise between serving and training."""
 
     @model_validator(mode="after")
-    def _rollouts_are_compared(self) -> Self:
-        if self.rollouts and not self.reward:
-            raise ValueError("train.rollouts needs train.reward: your own code that rewards what is sampled")
-        if self.rollouts == 1:
-            raise ValueError("train.rollouts needs at least 2 answers to a prompt, which are compared; 0 is off")
-        return self
-
-    @model_validator(mode="after")
-    def _place_takes_its_options(self) -> Self:
+    def _fits_together(self) -> Self:
         if parse_place(self.where).kind == "ray":
             ray_resources(self.where_options)
+        if self.rollouts and not (self.reward and self.rollouts > 1):
+            raise ValueError("train.rollouts needs train.reward, and at least 2 answers that it compares; 0 is off")
         return self
 
 
