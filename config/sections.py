@@ -252,6 +252,12 @@ class Train(Section):
     """Seconds for one episode."""
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
     """Its memory, in MiB."""
+    rollouts: int = Field(default=0, ge=0, le=64)
+    """Answers to each captured prompt, sampled while nobody asks for train.reward to compare; 0 is off."""
+    rollout_tokens: int = Field(default=200_000, ge=1)
+    """Tokens of prompts and answers a day."""
+    rollout_minutes: float = Field(default=60.0, gt=0, le=1440)
+    """Minutes of sampling a day."""
     max_program_share: float = Field(default=1.0, gt=0, le=1)
     """Most of 30 days' samples that may be turns of episodes, where people rate too; 1 means no bound."""
     min_each: int = Field(default=0, ge=0)
@@ -320,9 +326,11 @@ class Train(Section):
     """Unrated completions handed to a run, to measure the noise between serving and training."""
 
     @model_validator(mode="after")
-    def _place_takes_its_options(self) -> Self:
+    def _fits_together(self) -> Self:
         if parse_place(self.where).kind == "ray":
             ray_resources(self.where_options)
+        if self.rollouts and not (self.reward and self.rollouts > 1):
+            raise ValueError("train.rollouts needs train.reward, and at least 2 answers that it compares; 0 is off")
         return self
 
 

@@ -31,6 +31,7 @@ from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
 from proxy.relay.parts import RelayParts
+from proxy.relay.rollouts.sampler import RolloutSampler
 from proxy.training import relocation
 from proxy.training.training import Training, any_of
 from proxy.versions.services import Services
@@ -95,9 +96,10 @@ class Wiring:
         self.training = training = Training(services, self.episodes.versions)
         self.queue = EpisodeQueue(settings, backend.capabilities.slots * (1 + len(settings.backend.replicas)))
         formats = Formats(backend.capabilities, settings.backend.translate)
-        status = StatusReport(services, training, formats, self.episodes, self.queue)
-        self.channels = Channels(services, training.acts, status)
         self.parts = RelayParts(services, training, formats, self.episodes, self.queue)
+        self.rollouts = RolloutSampler(self.parts, rewarding, training.supervisor.state)
+        status = StatusReport(services, training, formats, self.episodes, self.queue, self.rollouts)
+        self.channels = Channels(services, training.acts, status)
         self.handlers = Handlers(
             services,
             training,
@@ -169,6 +171,7 @@ class Wiring:
         return [
             *await self.training.start(),
             services.tasks.spawn("reward-function", self.episodes.rewarding.run()),
+            services.tasks.spawn("rollouts", self.rollouts.run()),
             services.tasks.spawn("expire", self.handlers.retention.run()),
             services.tasks.spawn("images", services.images.run()),
         ]

@@ -47,6 +47,7 @@ from store.learning.opinion import OpinionStore
 from store.learning.ratings import RatingStore
 from store.learning.reactions import ReactionStore
 from store.learning.retraining import RetrainStore
+from store.learning.rollouts import RolloutStore
 from store.learning.runs import RunStore
 from store.learning.samples import SampleStore
 from store.learning.signals import SignalStore
@@ -105,6 +106,7 @@ class Store:
         self.episodes = EpisodeStore(reader, writer)
         self.episode_groups = EpisodeGroupStore(reader, writer)
         self.episode_scores = EpisodeScoreStore(reader, writer)
+        self.rollouts = RolloutStore(reader, writer)
         self.keys = KeyStore(reader, writer, home)
         self.meta = MetaStore(reader, writer)
         # Safety

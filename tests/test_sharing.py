@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.access.security import KEYS
+from proxy.relay.rollouts import sampler
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
@@ -172,3 +173,37 @@ async def test_what_was_spooled_survives_the_relay(
     await until(lambda: proxy.store.sharing is not None and proxy.store.sharing.spooled == 0)
     assert [row["id"] async for row in proxy.store.transfer.export()] == ids
     await proxy.stop()
+
+
+async def test_the_relay_that_learns_samples_rollouts_and_no_other(
+    pair: tuple[Proxy, Proxy], backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pair
+    file = tmp_path / "my.py"
+    file.write_text("def reward(episode):\n    return 1\n")
+    for name, seconds in (("SILENCE_S", 0.3), ("LOOK_S", 0.02), ("REST_S", 0.02)):
+        monkeypatch.setattr(sampler, name, seconds)
+    await second.stop()
+    await first.stop()
+    await first.start(train__reward=f"{file}:reward", train__rollouts=4)
+    await until(lambda: leads(first))
+    await second.start(train__reward=f"{file}:reward", train__rollouts=4)
+    asked = len(backend.requests)
+    await ask(second)
+
+    async def sampled() -> bool:
+        return bool((await second.get("/rl/status"))["rollouts"]["answers"] == 4)
+
+    await until(sampled)
+    await asyncio.sleep(0.5)
+    assert len(backend.requests) == asked + 1 + 4
+    assert (await second.get("/rl/status"))["rollouts"]["line"].endswith("the relay that learns samples")
+    backend.hold.clear()  # a question at the other one: its row is in the database a second later
+    asking = asyncio.create_task(ask(second, "another"))
+
+    async def waits() -> bool:
+        return "another relay was asked" in (await first.get("/rl/status"))["rollouts"]["line"]
+
+    await until(waits)
+    backend.hold.set()
+    await asking

@@ -76,6 +76,7 @@ def export(
     home: Home = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write; without it stdout.")] = None,
     rated: Annotated[bool, typer.Option("--rated", help="Rated completions only.")] = False,
+    rollouts: Annotated[bool, typer.Option("--rollouts", help="Also answers that rlproxy sampled itself.")] = False,
     session: Annotated[str | None, typer.Option(help="Of this session only.")] = None,
     user: Annotated[str | None, typer.Option(help="Of this person only.")] = None,
     version: Annotated[int | None, typer.Option(help="Of this version only; 0 is the base.")] = None,
@@ -105,7 +106,8 @@ def export(
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
     only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
     rated = rated or format is not None
-    query = urlencode({k: v for k, v in {"rated": 1 if rated else None, **only}.items() if v is not None})
+    flags = {"rated": 1 if rated else None, "rollouts": 1 if rollouts else None}
+    query = urlencode({k: v for k, v in {**flags, **only}.items() if v is not None})
     client, path = client_of(home), f"/rl/export?{query}"
     training_file = None if format is None else TrainingFile(cast("Format", format))
     lines = client.lines(path) if training_file is None else _training_lines(training_file, client, path)

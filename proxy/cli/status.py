@@ -77,7 +77,8 @@ def table(s: dict[str, Any], url: str) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    for name, value, style in [*_answering(s, url), *_ratings(s), *_episodes(s), *_training(s), *_health(s)]:
+    learning = [*_ratings(s), *_episodes(s), *_rollouts(s), *_training(s)]
+    for name, value, style in [*_answering(s, url), *learning, *_health(s)]:
         grid.add_row(name, Text(value, style=style))
     return grid
 
@@ -151,6 +152,10 @@ def _episodes(s: dict[str, Any]) -> list[Row]:
     if episodes["unrewarded"]:
         rows.append(("", f"{episodes['unrewarded']} without a request for an hour: their reward is missing", "yellow"))
     return rows
+
+
+def _rollouts(s: dict[str, Any]) -> list[Row]:
+    return [("rollouts", s["rollouts"]["line"], "")] if s.get("rollouts") else []
 
 
 def _never_trains(s: dict[str, Any]) -> bool:

@@ -104,6 +104,12 @@ class RewardFunction:
             )
         return rewarded
 
+    async def rate(self, episode: Episode) -> RewardResult | None:
+        """Ask about an open episode now; None where there is no reward for it. Raises OwnCodeFailed, which is kept,
+        too."""
+        assert self._code is not None
+        return await self._ask(episode, NewReward(episode.id, episode.key), await asyncio.to_thread(self._code.hash))
+
     async def _ask(self, episode: Episode, new: NewReward, hash: str) -> RewardResult | None:
         """Ask the function, and store what it says. Raises OwnCodeFailed, which is kept, too."""
         assert self._code is not None

@@ -92,7 +92,8 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
             "weight": 1.0,
             "human": False,
             "source": "program",
-            "comment": None,
+            # What one's own code says of a rollout teaches as a person's comment does.
+            "comment": None if turn.episode.prompt is None else turn.episode.comment,
             "correction": None,
             "episode": {
                 "id": f"{turn.episode.seq}",

@@ -32,8 +32,22 @@ class BackgroundThrottle:
         self._remaining_s = most_s  # seconds that the run may still be kept from its work
         self._its_turn = False  # nothing is left: it works until it has caught up
         self._is_paused = False
+        self._interrupts: list[Callable[[], object]] = []  # called as soon as somebody asks
         self._settled_at = clock()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        return self._answered > 0
+
+    @contextlib.contextmanager
+    def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
+        """Inside this block `interrupt` is called when a request comes and none was under way."""
+        self._interrupts.append(interrupt)
+        try:
+            yield
+        finally:
+            self._interrupts.remove(interrupt)
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -46,8 +60,11 @@ class BackgroundThrottle:
     def enter(self) -> None:
         """One more request is answered, until `leave`."""
         self._answered += 1
-        if self._answered == 1 and self._most_s:
-            self._settle()
+        if self._answered == 1:
+            for interrupt in self._interrupts:
+                interrupt()
+            if self._most_s:
+                self._settle()
 
     def leave(self) -> None:
         self._answered -= 1

@@ -197,6 +197,7 @@ class Control:
     async def export(self, request: web.Request) -> web.StreamResponse:
         only = Filter(
             rated=flag(request, "rated"),
+            rollouts=flag(request, "rollouts"),
             session=request.query.get("session"),
             user=request.query.get("user"),
             version=number(request, "version", None, 0, 2**31),

@@ -129,6 +129,7 @@ def episode_json(episode: Episode) -> EpisodeBody:
         "ended_at": episode.ended_at,
         "run": episode.run,
         "left_out": episode.left_out,
+        "prompt": episode.prompt,
         "meta": episode.meta,
     }
 

@@ -289,8 +289,8 @@ CONTROL: Final = (
         "JSON lines, one completion each; what is given chooses.", NDJSON,
         details_page="../guides/export.md",
         query={
-            "rated": FLAG, "session": TEXT, "user": TEXT, "version": VERSION, "line": LINE, "turn": TURN,
-            "since": SECONDS, "until": SECONDS,
+            "rated": FLAG, "rollouts": FLAG, "session": TEXT, "user": TEXT, "version": VERSION, "line": LINE,
+            "turn": TURN, "since": SECONDS, "until": SECONDS,
         },
     ),
     _act(

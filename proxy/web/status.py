@@ -14,6 +14,8 @@ from proxy.dialects import DIALECTS
 from proxy.feedback.episodes import Episodes
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
+from proxy.relay.rollouts.bodies import RolloutsBody
+from proxy.relay.rollouts.sampler import RolloutSampler
 from proxy.training.run_state import RunProgress
 from proxy.training.schedule_rules import NEWEST_RATINGS, RunDecision, countdown
 from proxy.training.training import Training
@@ -34,7 +36,13 @@ READY_S: Final = 5.0  # for the backend to show that it is there
 
 class StatusReport:
     def __init__(
-        self, services: Services, training: Training, formats: Formats, episodes: Episodes, queue: EpisodeQueue
+        self,
+        services: Services,
+        training: Training,
+        formats: Formats,
+        episodes: Episodes,
+        queue: EpisodeQueue,
+        rollouts: RolloutSampler,
     ) -> None:
         self._store = services.store
         self._backend = services.backend
@@ -49,6 +57,7 @@ class StatusReport:
         self._formats = formats
         self._episodes = episodes
         self._queue = queue
+        self._rollouts = rollouts
 
     async def full(self, line: str = COMMON) -> StatusBody:
         last_run = await self._last_run(line)
@@ -99,6 +108,7 @@ class StatusReport:
             },
             "images": await self._images.report(self._picture_training.reason),
             "episodes": await self.episodes(line),
+            "rollouts": await self.rollouts(),
             "baseline": await self._store.meta.get(of_line(BASELINE, line), 0.0),
             "training": {
                 "paused": self._supervisor.state.paused,
@@ -190,6 +200,10 @@ class StatusReport:
             "ended_lately": self._episodes.ended_lately(),
         }
 
+    async def rollouts(self) -> RolloutsBody | None:
+        """None where they are off."""
+        return await self._rollouts.report()
+
     def prompts(self) -> PromptsBody:
         """Obstacles between the answers and a run; from memory, no query."""
         return {
@@ -234,6 +248,8 @@ class StatusReport:
         ]
         if s["episodes"]:
             lines.append(f"{s['episodes']['ready']} of {s['episodes']['needed']} rewarded episodes.")
+        if s["rollouts"]:
+            lines.append(f"Rollouts: {s['rollouts']['line']}.")
         lines.append(f"Training {s['training']['line']}.")
         lines += await chat_lines(self._store, s["live"], with_text=with_text)
         if trains is not None:

@@ -47,12 +47,17 @@ x'7b7d' AS request, NULL AS forms, NULL AS typed, NULL AS request_apart, NULL AS
 NULL AS logprobs, NULL AS unconstrained_logprobs, NULL AS pieces, NULL AS logprobs_of
 FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
+ROLLOUTS = "rollouts"  # the key, and the rule of the turn, of answers that rlproxy sampled itself (learning.rollouts)
+BY_SOMEBODY = f"coalesce(c.key, '') <> '{ROLLOUTS}'"
 EXPIRING = """c.created_at < ? AND (+c.status <> 'pending'
     OR EXISTS (SELECT 1 FROM items i WHERE i.completion_id = c.id AND i.kind = 'response'))
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)
-AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL)"""
+AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL
+    AND e.prompt IS NULL)"""
 OPEN_AND_EMPTY = """DELETE FROM episodes WHERE ended_at IS NULL AND opened_at < ?
 AND NOT EXISTS (SELECT 1 FROM completions c WHERE c.session = episodes.id)"""
+ROLLOUTS_OF = """SELECT c.id FROM json_each(?) j CROSS JOIN episodes e ON e.prompt = j.value
+CROSS JOIN completions c ON c.session = e.id AND c.key = e.key"""
 # The best first, of those the newest. Of a greeting there are thousands: how many are alike is not counted to the end.
 REPLIES = """SELECT c.id, c.created_at, substr(c.text, 1, 200) AS text, c.session, c.reply_hash, c.model, c.system,
 iif(c.session IS :session, 8, 0) + iif(c.reply_hash IS :path, 4, 0) + iif(c.system = :system, 2, 0)
@@ -145,11 +150,14 @@ def expire(db: sqlite3.Connection, cutoff: float) -> int:
 
 
 def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
-    """Delete completions with their ratings, links and whatever messages only they had."""
+    """Delete completions with their ratings, links, what was sampled to their prompts, and whatever messages only they
+    had."""
     leaves: list[bytes] = []
     blocks: list[bytes] = []
     count = 0
-    for id in ids:
+    ids = list(ids)
+    sampled = [row["id"] for row in db.execute(ROLLOUTS_OF, (to_json(ids),))]
+    for id in dict.fromkeys([*ids, *sampled]):
         system = db.execute("DELETE FROM completion_system WHERE completion_id = ? RETURNING hash", (id,)).fetchall()
         row = db.execute(
             "DELETE FROM completions WHERE id = ? RETURNING reply_hash, prompt_hash, prompt_block", (id,)
@@ -159,6 +167,7 @@ def forget(db: sqlite3.Connection, ids: Iterable[str]) -> int:
             *messages, block = row
             leaves += [key for key in (*messages, *(row["hash"] for row in system)) if key is not None]
             blocks += [] if block is None else [block]
+    db.execute("DELETE FROM episodes WHERE prompt IN (SELECT value FROM json_each(?))", (to_json(ids),))
     tree.prune(db, leaves)
     prompt_ids.prune(db, blocks)
     return count
@@ -237,7 +246,7 @@ class PageQuery(TypedDict, total=False):
 def _page(query: PageQuery) -> tuple[str, list[object]]:
     """The condition of a page, and its values."""
     end_seq = query.get("before_seq")
-    condition = "WHERE c.seq < ?"
+    condition = f"WHERE c.seq < ? AND {BY_SOMEBODY}"
     values: list[object] = [NEWEST if end_seq is None else end_seq]
     for column in ("session", "version", "turn", "line"):
         if (value := query.get(column)) is not None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 
+from store.captured.completions import BY_SOMEBODY
 from store.captured.rows import to_rating
 from store.file.part import StorePart
 from store.file.reader import Reader
@@ -198,8 +199,8 @@ class InboxStore(StorePart):
     async def siblings(self, prompt_hash: bytes) -> list[CompletionSummary]:
         """The newest answers to the same prompt that ended well."""
         rows = await self._reader.rows(
-            """SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'
-            ORDER BY c.seq DESC LIMIT 12""",
+            f"""SELECT c.seq FROM completions c WHERE c.prompt_hash = ? AND +c.status = 'done'
+            AND {BY_SOMEBODY} ORDER BY c.seq DESC LIMIT 12""",  # noqa: S608  ours
             (prompt_hash,),
         )
         return await load(self._reader, [row["seq"] for row in rows])

@@ -11,19 +11,23 @@ from typing import Final, cast
 
 from typing_extensions import TypedDict
 
+from store.captured.completions import ROLLOUTS
 from store.file.part import StorePart
 from store.records import Day, Verdicts
 
 DAY: Final = 86400
 # The plus keeps SQLite from walking over all that are done for those of today.
-COUNTS: Final = """SELECT
+COUNTS: Final = f"""SELECT
 (SELECT count(*) FROM completions c WHERE c.status = 'pending') AS pending,
-(SELECT count(*) FROM completions c WHERE c.status = 'done') AS done,
+(SELECT count(*) FROM completions c WHERE c.status = 'done')
+    - (SELECT count(*) FROM completions c WHERE c.key = '{ROLLOUTS}') AS done,
 (SELECT count(*) FROM completions c WHERE c.status = 'partial') AS partial,
 (SELECT count(*) FROM completions c WHERE c.status = 'error') AS error,
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value > 0) AS good,
 (SELECT count(*) FROM ratings r WHERE r.live = 1 AND r.human = 1 AND r.value < 0) AS bad,
-(SELECT count(*) FROM completions c WHERE +c.status = 'done' AND c.created_at >= ?) AS captured_today"""
+(SELECT count(*) FROM completions c WHERE +c.status = 'done' AND c.created_at >= :midnight)
+    - (SELECT count(*) FROM completions c WHERE c.key = '{ROLLOUTS}' AND +c.created_at >= :midnight)
+    AS captured_today"""  # noqa: S608  ours
 
 
 class Counts(TypedDict):
@@ -97,8 +101,8 @@ class StatStore(StorePart):
         return int(row["count"])
 
     async def counts(self) -> Counts:
-        """Completions by status, live ratings by sign, and what was captured since midnight."""
+        """Completions by status, live ratings by sign, and what was captured since midnight; without rollouts."""
         midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
-        row = await self._reader.row(COUNTS, (midnight.timestamp(),))
+        row = await self._reader.row(COUNTS, {"midnight": midnight.timestamp()})
         assert row is not None
         return cast(Counts, dict(row))

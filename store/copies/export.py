@@ -28,6 +28,7 @@ class Filter:
     """Which completions: all that is given must hold."""
 
     rated: bool = False
+    rollouts: bool = False  # also what rlproxy sampled itself
     session: str | None = None
     user: str | None = None
     version: int | None = None
@@ -43,8 +44,9 @@ class Filter:
             ("c.created_at < ?", self.until),
         ]  # fmt: skip
         conditions = [(sql, value) for sql, value in parts if value is not None]
-        rated = [completions.RATED] if self.rated else []
-        return "".join(f" AND {sql}" for sql in [*rated, *(sql for sql, _ in conditions)]), [
+        flags = [completions.RATED] if self.rated else []
+        flags += [] if self.rollouts else [completions.BY_SOMEBODY]
+        return "".join(f" AND {sql}" for sql in [*flags, *(sql for sql, _ in conditions)]), [
             value for _, value in conditions
         ]
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 
 from store.captured import completions
+from store.captured.completions import ROLLOUTS_OF
 from store.errors import InOpenRun
 from store.file import meta
 from store.learning import lessons, unlearning, versions
@@ -56,6 +57,7 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
         (reactions,) = db.execute("SELECT count(*) FROM reactions WHERE rater = ?", (name,)).fetchone()
     else:
         completions = _ids(db, _COMPLETIONS[kind], name)
+        completions += _ids(db, ROLLOUTS_OF, _json(completions))
         ratings = _ids(db, _OF_COMPLETIONS, _json(completions))
         ratings += [id for id in _ids(db, _JUDGED_BY, _json(completions)) if id not in set(ratings)]
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()

@@ -2,8 +2,8 @@
 
 A group closes when as many members as it has have ended, or some time after the last one did. It is as old as its
 oldest member. An episode outside any group is compared with the running baseline and trains as soon as it has ended.
-A group whose rewards are all the same teaches nothing: it is left out, and counted. Not here: rewards (`episodes`),
-advantages (trainer.lessons.trajectories).
+A group whose rewards are all the same teaches nothing, unless words do: it is left out, and counted. Not here:
+rewards (`episodes`), advantages (trainer.lessons.trajectories).
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from store.records import Completion, Run
 RECENT_S: Final = 30 * 86400.0
 LeftOutReason = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
-TRAINS: Final = """c.turn = 'main' AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
+TRAINS: Final = f"""(c.turn = 'main' OR c.turn_rule = '{completions.ROLLOUTS}')
+AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
 AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
 WAITING: Final = "e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0"
 _MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
-(SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told
+(SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told,
+e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented
 FROM episodes e INDEXED BY episodes_waiting
 LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
 WHERE {WAITING} AND +e.line = ?
@@ -49,6 +51,7 @@ class Member(NamedTuple):
     turns: int
     mixed: bool  # its turns are of several versions
     has_turn_rewards: bool  # single turns were rewarded
+    is_commented: bool  # a rollout, with words on what was wrong with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,12 @@ class Group:
         return min(member.version or 0 for member in self.members)
 
     @property
-    def varies(self) -> bool:
-        """Tell whether its members can be told apart. One alone is compared with the baseline."""
+    def teaches(self) -> bool:
+        """Tell whether its members can be told apart, or words teach. One alone is compared with the baseline."""
         if len(self.members) == 1:
             return True
         return (
-            any(member.has_turn_rewards for member in self.members)
+            any(member.has_turn_rewards or member.is_commented for member in self.members)
             or len({member.reward for member in self.members}) > 1
         )
 
@@ -121,7 +124,12 @@ def sort_out(
             mixed = row["oldest"] != row["newest"]
             reason: LeftOutReason | None = "no-turns" if not row["turns"] else "mixed" if mixed else None
             if reason is None:
-                members.append(Member(row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"])))
+                members.append(
+                    Member(
+                        row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"]),
+                        bool(row["commented"]),
+                    )
+                )  # fmt: skip
             elif closed:
                 out[row["seq"]] = reason
         if members:
@@ -153,7 +161,7 @@ def claim(db: sqlite3.Connection, requirements: EpisodeRequirements) -> Run | No
         reason: LeftOutReason | None = None
         if group.oldest < near.oldest:
             reason = "stale"
-        elif not group.varies:
+        elif not group.teaches:
             reason = "no-variance"
         if reason is not None:
             out |= {member.seq: reason for member in group.members}

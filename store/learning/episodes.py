@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
+from store.captured.completions import ROLLOUTS
 from store.captured.rows import from_json, to_json, to_record
 from store.errors import (
     EpisodeEnded,
@@ -33,8 +34,8 @@ STATES: Final[tuple[State, ...]] = ("open", "rewarded", "error")
 # Runs whose samples are used up, or about to be.
 TOOK: Final = """SELECT max(t.run_id) FROM run_episodes t JOIN runs u ON u.id = t.run_id
 WHERE t.episode = e.seq AND u.status IN ('claimed', 'running', 'done')"""
-TURNS: Final = """FROM completions c WHERE c.session = e.id AND coalesce(c.key, '') = e.key AND c.turn = 'main'
-AND c.status <> 'error'"""
+TURNS: Final = f"""FROM completions c WHERE c.session = e.id AND coalesce(c.key, '') = e.key
+AND (c.turn = 'main' OR c.turn_rule = '{ROLLOUTS}') AND c.status <> 'error'"""
 SELECT: Final = f"SELECT e.*, (SELECT count(*) {TURNS}) AS turns, ({TOOK}) AS run FROM episodes e "  # noqa: S608  ours
 _STATE: Final = "CASE WHEN e.error IS NOT NULL THEN 'error' WHEN e.ended_at IS NULL THEN 'open' ELSE 'rewarded' END"
 
@@ -61,6 +62,7 @@ class Episode:
     turns: int
     run: int | None  # that took it
     line: str = COMMON
+    prompt: str | None = None  # the completion whose prompt rlproxy itself had answered again (rollouts)
 
     @property
     def state(self) -> State:
@@ -82,6 +84,7 @@ class NewEpisode:
     posted: bool = True
     user: str | None = None  # as in NewReward
     line: str = COMMON
+    prompt: str | None = None  # as in Episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +149,11 @@ def open_episode(db: sqlite3.Connection, new: NewEpisode) -> tuple[Episode, bool
             raise EpisodeTaken(new.id)
         return existing, False
     db.execute(
-        """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at, line)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        """INSERT INTO episodes (id, key, posted, task, team, team_size, split, meta, version, opened_at, line,
+        prompt) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
         (
             new.id, new.key, new.posted, new.task, new.group, new.group_size, new.split, to_json(new.meta),
-            new.version, time.time(), new.line,
+            new.version, time.time(), new.line, new.prompt,
         ),
     )  # fmt: skip
     episode = _row(db, new.id, new.key)
@@ -374,8 +377,8 @@ class EpisodeStore(StorePart):
     async def side_turns(self, episode: Episode) -> int:
         row = await self._reader.row(
             "SELECT count(*) AS n FROM completions c WHERE c.session = ? AND coalesce(c.key, '') = ? "
-            "AND c.turn = 'side'",
-            (episode.id, episode.key),
+            "AND c.turn = 'side' AND c.turn_rule <> ?",
+            (episode.id, episode.key, ROLLOUTS),
         )
         return int(row["n"]) if row else 0
 

@@ -117,6 +117,8 @@ def test_overrides_come_from_the_environment_whole_or_one_by_one(tmp_path: Path)
         ({}, {}, '[train]\nhours = "22:00-07:00"', "train.hours: '22:00-07:00' from file"),
         ({}, {}, "[train.raters]\nann = 0", "train.raters: 0 from file"),
         ({}, {}, '[train]\nrewards = "stars"', "should be 'binary', 'ordinal', 'normalised' or 'hybrid'"),
+        ({"train.rollouts": 4}, {}, "", "train.rollouts needs train.reward"),
+        ({"train.rollouts": 1, "train.reward": "~/my.py:reward"}, {}, "", "at least 2 answers that it compares"),
         ({"train.overrides": {"rank": 0}}, {}, "", "rank = 0: input should be greater than or equal to 1"),
     ],
 )

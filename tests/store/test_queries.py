@@ -41,6 +41,11 @@ async def call_everything(store: Store) -> None:
     await store.ratings.newest_times(9)
     await store.versions.answer_pairs(1, 3)
     await store.lines.all()
+    await store.rollouts.next_prompt(0, 2, ["x"])
+    await store.rollouts.of_prompt(b"x", 0)
+    await store.rollouts.spent("2026-11-29")
+    await store.rollouts.counts()
+    await store.rollouts.last_asked()
     await store.lines.pointers()
     await store.lines.counts()
     await store.lines.with_samples(foreign=False)
@@ -203,8 +208,9 @@ async def test_narrow_queries_use_their_narrow_index(store: Store, tmp_path: Pat
 
 def test_the_count_of_today_reads_nothing_of_before(tmp_path: Path) -> None:
     with closing(schema.open_database(tmp_path / "x.db")) as db:
-        plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {COUNTS}", (0.0,))]
-    assert plan[-1] == "SEARCH c USING INDEX completions_created (created_at>?)"
+        plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {COUNTS}", {"midnight": 0.0})]
+    assert plan[-3] == "SEARCH c USING INDEX completions_created (created_at>?)"
+    assert plan[-1] == "SEARCH c USING INDEX completions_key (key=?)"  # rollouts, which are of a week
 
 
 @in_file

@@ -48,3 +48,19 @@ def test_turns_of_the_version_before_train_and_are_counted_as_late(tmp_path, mod
     metrics, used = result["metrics"], sum(outcome["used"] for outcome in result["samples"].values())
     assert metrics["episodes"] == 5 and 0 < metrics["late_trained"] == used <= metrics["late"]
     assert "late" in {event["name"] for event in of(events, "choice")}
+
+
+@pytest.mark.parametrize("objective", ["mis-po", "distill"])
+def test_words_on_what_was_wrong_teach_also_where_a_group_is_even(tmp_path, model, lines, objective):
+    said = [{**line, "reward": -1.0, "comment": "Be brief.", "episode": {**line["episode"]}} for line in lines[4:8]]
+    for line in said:
+        line["episode"]["reward"] = -1.0
+    folder = tiny.run_folder(tmp_path / "run", model, [*lines[:4], *said], overrides={"objective": objective})
+    result, events = go(folder)
+    assert result["status"] in ("passed", "rejected"), result["reason"]
+    taught = {rating for rating, outcome in result["samples"].items() if outcome.get("taught_by") == "comment"}
+    assert taught == {line["rating"] for line in said}
+    assert {result["samples"][rating]["advantage"] for rating in taught} == {0.0}
+    used = {rating for rating, outcome in result["samples"].items() if outcome["used"]}
+    assert taught <= used and (used == taught) == (objective == "distill")
+    assert ("combine" in {event["value"] for event in of(events, "choice")}) == (objective == "mis-po")

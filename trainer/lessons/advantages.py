@@ -138,11 +138,15 @@ def without_separable_hints(
 
 
 def episode_advantages(
-    spec: RunSpec, preset: Preset, samples: Sequence[Sample], progress: Progress
+    preset: Preset, scored: Sequence[ReadSample], targets: TeacherTargets, scorer: Scorer, progress: Progress
 ) -> tuple[TokenAdvantages, dict[str, float]]:
-    """A of episodes, all tokens of a turn alike; and the counts of groups."""
+    """A of episodes, all tokens of a turn alike, and what a teacher adds; and the counts of groups.
+
+    A turn that the user's own code has said something about is taught by that alone, as a commented answer is.
+    """
+    samples = [s.sample for s in scored]
     values, groups = trajectories.advantages(
-        samples, discount=preset.discount, baseline=spec.episode_baseline, clip=preset.advantage_clip
+        samples, discount=preset.discount, baseline=scorer.spec.episode_baseline, clip=preset.advantage_clip
     )
     note = f"{groups.equal} had rewards that are all the same and teach nothing"
     if groups.single:
@@ -154,7 +158,14 @@ def episode_advantages(
         "episodes_alone": groups.single,
         "episodes": float(trajectories.units(samples)),
     }
-    pushed = {s.rating: np.full(len(s.tokens.reply), value) for s, value in zip(samples, values, strict=True)}
+    objective = objectives.of(preset)
+    scale = 0.0 if objective.baselines is None else objective.rating_weight(preset)
+    taught: Collection[str] = targets.distributions if preset.match == "distribution" else ()
+    pulls = _teacher_advantages(preset, scored, targets, scorer)
+    pushed = {
+        s.rating: np.full(len(s.tokens.reply), 0.0 if s.rating in taught else scale * value) + pulls.get(s.rating, 0.0)
+        for s, value in zip(samples, values, strict=True)
+    }
     return TokenAdvantages(pushed, frozenset()), counts
 
 

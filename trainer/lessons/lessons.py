@@ -271,7 +271,7 @@ def push(context: LessonContext, scores: Scores) -> Pushes:
     targets, flawed, counts = scores.targets, dict[str, Flag](), dict[str, float]()
     leaning_targets: Mapping[str, TokenDistribution] = {}
     if trajectories.are_episodes(samples):
-        pushed, counts = advantages.episode_advantages(context.spec, preset, samples, progress)
+        pushed, counts = advantages.episode_advantages(preset, scores.samples, targets, scorer, progress)
     else:
         by_rating, flawed = advantages.rating_advantages(context.spec, preset, samples)
         leaning_targets = _leaning_targets(context, scores, by_rating)

@@ -111,7 +111,7 @@ def for_samples(plan: Plan, samples: Sequence[Sample], spec: RunSpec, parent: Pa
     plan = replace(plan, leaning_budget=budget)
     training = [s for s in samples if not s.is_held_back]
     if trajectories.are_episodes(training):
-        return _for_episodes(plan, progress)
+        return _for_episodes(plan, training, progress)
     plan = _for_comments(plan, training, progress)
     previous = gate.ratings_before_teaching(parent)
     if previous is None:
@@ -119,9 +119,10 @@ def for_samples(plan: Plan, samples: Sequence[Sample], spec: RunSpec, parent: Pa
     return weaken_teacher(plan, RatingCount.of(samples, spec.parent), RatingCount(*previous), progress)
 
 
-def _for_episodes(plan: Plan, progress: Progress) -> Plan:
-    """With the rate for episodes: rewards of a program, compared within groups."""
-    if plan.has_teacher:
+def _for_episodes(plan: Plan, training: Sequence[Sample], progress: Progress) -> Plan:
+    """With the rate for episodes: rewards of a program, compared within groups, and its words as a teacher."""
+    plan = _for_comments(plan, training, progress)
+    if plan.has_teacher and not sum(teacher.count(training)):
         plan = plan.with_preset(objective=objectives.RATINGS_ALONE)
     rate = plan.preset.learning_rate * plan.preset.rate_episodes
     progress.choice("learning_rate", float(f"{rate:.3g}"), "rate_episodes times the preset's: a program's rewards")

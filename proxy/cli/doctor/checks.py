@@ -317,6 +317,16 @@ def training(facts: DoctorFacts) -> DoctorCheck:
     return DoctorCheck("training", "note", f"nothing trains now: {run_state['waits_for']}", fix)
 
 
+def rollouts(facts: DoctorFacts) -> DoctorCheck:
+    if facts.status is None:
+        return _unknown("rollouts")
+    if (state := facts.status["rollouts"]) is None:
+        return DoctorCheck("rollouts", "ok", "rlproxy samples no answers by itself (train.rollouts)")
+    if state["problem"]:
+        return DoctorCheck("rollouts", "note", state["line"], "they are tried again within a minute")
+    return DoctorCheck("rollouts", "ok", state["line"])
+
+
 def place(facts: DoctorFacts) -> DoctorCheck:
     """Where runs train, and whether that place answers."""
     if facts.status is None:
@@ -368,7 +378,7 @@ def ratings(facts: DoctorFacts) -> DoctorCheck:
 CHECKS: Final[tuple[Callable[[DoctorFacts], DoctorCheck], ...]] = (
     proxy, data_folder, disk, machine_checks.memory, machine_checks.gpu, machine_checks.priority, database, encryption,
     machine_checks.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
-    machine_checks.agents, capture, ratings, training, place, last_run,
+    machine_checks.agents, capture, ratings, rollouts, training, place, last_run,
 )  # fmt: skip
 
 

@@ -140,6 +140,12 @@ class Capture:
             return False
         return True
 
+    def end_of(self, row: NewCompletion) -> FinishedCompletion:
+        """The end of an answer that rlproxy asked for itself; its caller stores both."""
+        replies, status, error = self._ending("done", None)
+        (end,) = self._outcome.ends([row], replies, status, error)
+        return end
+
     def _commit_at_once(self, status: Status, error: str | None) -> asyncio.Future[None] | None:
         """The one operation that stores all of it, queued; None where anything has to be waited for before. So most
         answers need no task of their own."""

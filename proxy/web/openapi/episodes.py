@@ -76,6 +76,7 @@ class EpisodeBody(TypedDict):
     left_out: Annotated[
         str | None, Field(description="Why it never trains: no-variance, stale, mixed, no-turns, forgotten.")
     ]
+    prompt: Annotated[str | None, Field(description="Of a rollout: the completion whose prompt it answers again.")]
     meta: dict[str, Any] | None
 
 

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from proxy.images.examiner import ImagesBody
 from proxy.relay.episode_queue import EpisodeRequests
+from proxy.relay.rollouts.bodies import RolloutsBody
 from proxy.signals.bodies import JudgeBrief
 from proxy.training.cloud_student import StudentModel
 from proxy.training.rehearsal import RehearsalBody
@@ -134,6 +135,7 @@ class StatusBody(PromptsBody):
     ratings: RatingsBody
     images: ImagesBody
     episodes: Annotated[WaitingEpisodes | None, Field(description="Null where there has never been one.")]
+    rollouts: Annotated[RolloutsBody | None, Field(description="Null where they are off (train.rollouts).")]
     baseline: float
     training: TrainingBody
     held: HeldBody

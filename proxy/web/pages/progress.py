@@ -57,6 +57,7 @@ class ProgressPage:
             runs=[run_json(run) for run in await self._store.runs.recent(limit=12)],
             judge=await self._judging.report(),
             episodes=await self._status.episodes(self._view.line(request)),
+            rollouts=await self._status.rollouts(),
             prompts=(prompts := self._status.prompts()),
             texts=texts(prompts),
             **await self._plots(),

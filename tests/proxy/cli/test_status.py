@@ -145,6 +145,12 @@ def test_episodes_are_told_with_groups_that_were_compared_and_what_was_left_out(
         assert part in text, part
 
 
+def test_rollouts_are_told_where_they_are_on() -> None:
+    assert "rollouts" not in shown(status(rollouts=None))
+    line = "sampling 4 answers to each prompt while nobody asks; 9 answers to 3 prompts so far"
+    assert f"rollouts {line}" in shown(status(rollouts={"line": line}))
+
+
 def test_a_run_that_passed_is_not_called_rejected() -> None:
     """Ratings that are all the same do not train, but the comments beside them do: the version goes live."""
     checks = {"contrast": {"value": 0.0, "bound": 0.0, "ok": False}, "margin": {"value": 1, "bound": 0, "ok": True}}

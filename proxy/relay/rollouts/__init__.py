@@ -1,0 +1,1 @@
+"""Answers that rlproxy samples itself to captured prompts, while nobody asks."""

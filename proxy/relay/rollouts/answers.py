@@ -1,0 +1,123 @@
+"""The answers that a captured prompt lacks: sampled, stored and rewarded.
+
+Owns their order, and what a server's answer has to be. An answer goes into the store in one operation, with its episode
+and its tokens; its reward is a second one. A stop in between leaves an open episode, which is rewarded later. Not here:
+when this is done (sampler), what is asked (question).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any, Final
+
+from proxy.backends.ask import ask
+from proxy.backends.base import place_for
+from proxy.backends.refused_wishes import REFUSES
+from proxy.core.errors import BackendDown
+from proxy.core.json_edit import WholeAnswer
+from proxy.dialects import CHAT
+from proxy.feedback.reward_function import RewardFunction
+from proxy.relay.framing import OK
+from proxy.relay.parts import RelayParts
+from proxy.relay.rollouts.question import RolloutQuestion, make_question
+from store.learning.rollouts import NewRollout, Spent
+from store.records import Completion, FinishedCompletion, NewCompletion
+
+ABOUT_PROMPT: Final = (400, 413, 422)  # statuses
+
+
+class RolloutRefused(Exception):
+    """The server does not answer this prompt; says why."""
+
+
+def today() -> str:
+    """The local day, as 2026-11-29."""
+    return f"{datetime.now():%Y-%m-%d}"
+
+
+class RolloutAnswers:
+    def __init__(self, parts: RelayParts, rewarding: RewardFunction) -> None:
+        self._parts = parts
+        self._store = parts.store
+        self._backend = parts.backend
+        self._size = parts.settings.train.rollouts
+        self._rewarding = rewarding
+
+    async def complete(self, source: Completion, version: int) -> None:
+        """Have the prompt's answers of this version, as many as it lacks. The first one alone: where the user's code
+        has no reward for it, the prompt is not of its kind.
+
+        Raises RolloutRefused, ProxyError, OwnCodeFailed, StoreError.
+        """
+        assert source.prompt_hash is not None
+        stored = await self._store.rollouts.of_prompt(source.prompt_hash, version)
+        for episode in stored:
+            if episode.state == "open" and await self._rewarding.rate(episode) is None:
+                return
+        live_version, question = self._parts.live_version, make_question(source)
+        lease = await live_version.acquire(live_version.parse_name(live_version.name(version)))
+        try:
+            async with self._parts.admission.through(wait=False):
+                if not stored and not await self._sample(question, lease.model, version):
+                    return
+                lacking = self._size - max(1, len(stored))
+                samples = [self._sample(question, lease.model, version) for _ in range(lacking)]
+                results = await asyncio.gather(*samples, return_exceptions=True)
+        finally:
+            lease.release()
+        for result in results:  # each had its chance
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _sample(self, question: RolloutQuestion, model: str, version: int) -> bool:
+        """One answer, stored and rewarded; whether it has a reward. Raises as `complete`."""
+        row = question.row(self._backend, served_model=model, version=version)
+        async with self._parts.queue.turn(1):
+            end = await self._ask(question, row)
+        task, meta = await self._task_of(question.source.new)
+        rollout = NewRollout(
+            prompt=question.source.new.id,
+            new=row,
+            end=end,
+            group=f"rollouts-{question.source.new.id}-v{version}",
+            group_size=self._size,
+            task=task,
+            meta=meta,
+            spent=Spent(today(), _tokens(end)),
+        )
+        episode = await asyncio.shield(self._store.rollouts.keep(rollout))
+        return episode is not None and await self._rewarding.rate(episode) is not None
+
+    async def _ask(self, question: RolloutQuestion, row: NewCompletion) -> FinishedCompletion:
+        """Raises RolloutRefused, BackendDown."""
+        timeout_s = self._parts.settings.backend.read_timeout_s
+        with place_for(self._backend, row.served_model) as address:
+            for body in (question.exact_body(self._backend), question.body):
+                status, content = await ask(self._backend, address, body, timeout_s, "a rollout")
+                if status not in REFUSES:  # else it may be about what we wish for beside the answer
+                    break
+        if status not in OK:
+            reason = f"the backend answered a rollout with {status}: {content[:200].decode(errors='replace')}"
+            raise RolloutRefused(reason) if status in ABOUT_PROMPT else BackendDown(reason, retry_after=5)
+        capture = self._parts.capture(row.id, question.parsed, CHAT, str)
+        capture.reader.take_whole(WholeAnswer(content))
+        end = capture.end_of(row)
+        if end.status != "done":
+            raise RolloutRefused(end.error or f"its answer ended {end.status}")
+        return end
+
+    async def _task_of(self, new: NewCompletion) -> tuple[str | None, Any]:
+        """Task and meta of the episode that the prompt is of: the user's code may need them."""
+        episode = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
+        return (None, None) if episode is None else (episode.task, episode.meta)
+
+
+def _tokens(end: FinishedCompletion) -> int:
+    """Tokens of prompt and answer, by the server's own count, else by its ids, else about."""
+    usage = end.usage or {}
+    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    if all(type(count) is int for count in counts):
+        return sum(counts)  # type: ignore[arg-type]  # they are
+    ids = len(end.prompt_token_ids or ()) + len(end.token_ids or ())
+    return ids or len(end.text) // 4

@@ -1,0 +1,1 @@
+"""The effect of rollouts on a real model."""
