@@ -24,7 +24,7 @@ from proxy.core.errors import BadRequest, Conflict, Forbidden, Gone, NotFound, U
 from proxy.core.events import Events
 from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import PLACES, LiveVersion
-from proxy.versions.named_version import NamedVersion, check_line_name, unknown_line
+from proxy.versions.named_version import AT_SERVER, NamedVersion, check_line_name, unknown_line
 from store.errors import NameTaken, UnknownLine
 from store.line_records import COMMON, StoredLine
 from store.records import BASE
@@ -83,6 +83,12 @@ class Lines:
         agent: Agent | None = None,
     ) -> str:
         """The line whose version answers, and whose ratings the answer's are. Raises Forbidden, NotFound, Gone."""
+        if principal.line is not None and not name.is_ours and AT_SERVER.search(name.model):
+            raise Forbidden(
+                f"{name.model[:100]} is a version by its server's name, and a key of the line {principal.line} asks by "
+                "ours (`GET /v1/models`); nothing was asked.",
+                param="model",
+            )
         wish = name.line or headers.get(HEADER)
         if not self._lines and wish is None and principal.line is None:
             return COMMON

@@ -154,10 +154,31 @@ async def test_a_key_of_a_line_uses_and_sees_no_other(proxy: Proxy) -> None:
     assert (await call(proxy, "GET", "/rl/completions?line=bob", key=key["key"]))[0] == 403
     assert [each["name"] for each in (await call(proxy, "GET", "/rl/lines", key=key["key"]))[1]["data"]] == ["ann"]
     assert (await call(proxy, "GET", "/rl/status", key=key["key"]))[1]["line"] == "ann"
+    theirs = {"completion_id": foreign, "rating": "bad", "rater": "ann"}
+    taken = (await call(proxy, "POST", "/v1/feedback", theirs, proxy.local))[1]["id"]
+    assert (await call(proxy, "DELETE", f"/v1/feedback/{taken}", key=key["key"]))[0] == 404
+    undone = (await call(proxy, "DELETE", "/v1/feedback/last", key=key["key"]))[1]
+    assert undone["completion_id"] == own
     for path in ("/rl/runs", "/rl/adapters", "/rl/events", "/rl/why/x", "/"):
         assert (await call(proxy, "GET", path, key=key["key"]))[0] == 403, path
     assert (await call(proxy, "POST", "/rl/keys", {"name": "x", "role": "admin", "line": "ann"}, proxy.local))[0] == 400
     assert (await call(proxy, "POST", "/rl/keys", {"name": "x", "line": "nobody"}, proxy.local))[0] == 404
+
+
+async def test_a_key_of_a_line_counts_and_asks_by_no_other_version(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    await create(proxy, "bob")
+    await rate(proxy, "bob", 4)
+    await until_live(proxy, "bob", 1)
+    proxy.backend.adapters["fake@v1-0a1b2c"] = "as a server names it"
+    _, key = await call(proxy, "POST", "/rl/keys", {"name": "ann", "role": "rate", "line": "ann"}, proxy.local)
+    bearer, messages = {"authorization": f"Bearer {key['key']}"}, [{"role": "user", "content": "x"}]
+    proxy.backend.requests.clear()
+    for model in ("fake@bob", "fake@v1", "fake@v1-0a1b2c"):
+        assert (await proxy.chat("x", model=model, headers=bearer)).status == 403, model
+        body = {"model": model, "messages": messages}
+        assert (await call(proxy, "POST", "/v1/messages/count_tokens", body, key["key"]))[0] == 403, model
+    assert proxy.backend.requests == []
 
 
 async def test_a_line_ends_and_comes_back(proxy: Proxy) -> None:
