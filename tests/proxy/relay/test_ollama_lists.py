@@ -86,7 +86,8 @@ async def test_a_version_is_loaded_and_unloaded_by_its_name_and_that_is_no_turn(
 async def test_a_key_of_a_line_sees_its_own_versions(proxy: Proxy) -> None:
     await create(proxy, "ann", **{"from": "base"})
     await create(proxy, "bob", **{"from": "v2"})
-    assert await said_by(proxy, "fake@v2") == (tag := f"fake-rl:v2-{proxy.mark}")
+    tag = f"fake-rl:v2-{proxy.mark}"
+    assert await said_by(proxy, "fake@v2") == tag
     _, key = await call(proxy, "POST", "/rl/keys", {"name": "ann", "role": "use", "line": "ann"}, proxy.local)
     tags = (await call(proxy, "GET", "/api/tags", key=key["key"]))[1]["models"]
     assert [entry["name"] for entry in tags] == ["fake:latest", "another:7b", "fake@base", "fake@ann"]
