@@ -43,8 +43,8 @@ class CountTokens:
         self._parts = parts
 
     async def post(self, request: web.Request) -> web.Response:
-        """Raises Forbidden for a version of another line than the key's, NotFound where nobody can count, BackendDown,
-        BackendBroke; what `MESSAGES` raises for what cannot be translated."""
+        """Raises Forbidden for another line than the key's, NotFound where nobody can count. Raises BackendDown,
+        BackendBroke, and what `MESSAGES` raises for what cannot be translated."""
         raw = await plain_body(request, coding_of(request.headers), self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
         prefix = bodies.find_prefix(raw)

@@ -70,8 +70,11 @@ class OllamaLists:
         remaining = {number: adapter for number, adapter in adapters.items() if not adapter.is_deleted}
         lines = [line for line in self._lines.names(principal) if line != COMMON]
         of_lines = {f"{model}@{line}": remaining.get(self._live_version.live_of(line)) for line in lines}
-        own = {number: a for number, a in remaining.items() if principal.line in (None, a.line)}
-        versions = {self._live_version.name(number): adapter for number, adapter in own.items()}
+        versions = {
+            self._live_version.name(number): adapter
+            for number, adapter in remaining.items()
+            if principal.line in (None, adapter.line)
+        }
         return {f"{model}@base": None, **of_lines, **versions}
 
     async def _tags(self, listed: list[tuple[str, dict[str, Any]]], principal: Principal) -> list[dict[str, Any]]:

@@ -76,8 +76,8 @@ def _check_members(db: sqlite3.Connection, name: str, users: Collection[str], ag
         return
     for row in db.execute("SELECT name, users, agents FROM lines WHERE retired_at IS NULL AND name <> ?", (name,)):
         for kind, members in (("user", users), ("agent", agents)):
-            if taken := set(from_json(row[f"{kind}s"])).intersection(members):
-                raise NameTaken(f"The {kind} {min(taken)} is of the line {row['name']}.")
+            if shared_members := set(from_json(row[f"{kind}s"])).intersection(members):
+                raise NameTaken(f"The {kind} {min(shared_members)} is of the line {row['name']}.")
 
 
 def _row(db: sqlite3.Connection, name: str) -> sqlite3.Row:
