@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -154,9 +155,9 @@ class Suite(CheckSection):
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
         for kind, rows in (("prompt", self.prompt), ("check", self.check)):
-            names = [row.name for row in rows]
-            if twice := next((name for name in names if names.count(name) > 1), None):
-                raise ValueError(f"two {kind}s are called {twice!r}")
+            for name, count in Counter(row.name for row in rows).items():
+                if count > 1:
+                    raise ValueError(f"two {kind}s are called {name!r}")
         if not self.prompt and self.captured is None and self.episodes is None:
             raise ValueError("there is nothing to ask: add [[prompt]], [captured] or [episodes]")
         known_names = {prompt.name for prompt in self.prompt}

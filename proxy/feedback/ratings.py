@@ -269,10 +269,13 @@ class Feedback:
         rating_id, principal, user = request.match_info["id"], principal_of(request), user_in(request.headers)
         if rating_id == "last":
             rater = rater_of(request.query.get("rater") or None, principal, user)
-            last = await self._store.ratings.last(rater, session=request.query.get("session"))
+            session = request.query.get("session")
+            last = await self._store.ratings.last(rater, session=session, line=principal.line)
             if last is None:
                 raise Conflict(f"{rater} has no rating to undo.")
             rating_id = last.id
+        elif principal.line not in (None, await self._store.ratings.line_of(rating_id)):
+            raise NotFound(f"There is no rating {rating_id}.", param="id")
         elif (stored := await self._store.ratings.get(rating_id)) is not None:
             rater_of(stored.rater, principal, user)
         rating = await self.retract(rating_id)

@@ -15,10 +15,12 @@ from typing import Any, Final
 from aiohttp import web
 from multidict import CIMultiDict
 
+from proxy.access.security import principal_of
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down_error
 from proxy.backends.base import Address, place_for
 from proxy.conversation.modalities import first_non_text
+from proxy.core.agent_wrappers import agent_of
 from proxy.core.errors import NotFound
 from proxy.core.http_message import NoHttp
 from proxy.core.json_edit import dumps, loads, rewrite
@@ -26,10 +28,10 @@ from proxy.core.offload import off_loop
 from proxy.core.redirects import refuse
 from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http, read_short, target_of
 from proxy.dialects import MESSAGES, ParsedRequest
+from proxy.dialects.identity import user_in
 from proxy.relay import openai_tokens
 from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
-from store.line_records import COMMON
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _PROMPT_MEMBERS: Final = ("messages", "tools", "chat_template_kwargs")
@@ -41,8 +43,8 @@ class CountTokens:
         self._parts = parts
 
     async def post(self, request: web.Request) -> web.Response:
-        """Raises NotFound where nobody can count, BackendDown, BackendBroke; what `MESSAGES` raises for what cannot be
-        translated."""
+        """Raises Forbidden for another line than the key's, NotFound where nobody can count. Raises BackendDown,
+        BackendBroke, and what `MESSAGES` raises for what cannot be translated."""
         raw = await plain_body(request, coding_of(request.headers), self._parts.settings.server.max_body_bytes)
         bodies = self._parts.recent.bodies
         prefix = bodies.find_prefix(raw)
@@ -52,7 +54,10 @@ class CountTokens:
         async with self._parts.admission.through():
             await self._parts.backend.ready()
             name = self._parts.live_version.parse_name(parsed.model)
-            lease = await self._parts.live_version.acquire(name, line=name.line or COMMON)
+            principal, headers = principal_of(request), request.headers
+            user, agent = user_in(headers) or principal.name, agent_of(headers, parsed.messages)
+            line = await self._parts.lines.of_request(name, principal, headers, user, agent)
+            lease = await self._parts.live_version.acquire(name, line=line)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
                     return await self._answer(request, content.raw, content.parsed, parsed, address, heavy)

@@ -16,13 +16,17 @@ import orjson
 from aiohttp import web
 
 from proxy.access.bodies import BODY
+from proxy.access.keys import Principal
+from proxy.access.security import principal_of
 from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
 from proxy.versions.admission import Admission
+from proxy.versions.lines import Lines
 from proxy.versions.live_version import LiveVersion
+from store.line_records import COMMON
 from store.records import BASE, Adapter
 from store.store import Store
 
@@ -33,6 +37,7 @@ class OllamaLists:
         store: Store,
         backend: Backend,
         live_version: LiveVersion,
+        lines: Lines,
         admission: Admission,
         fallback: Callable[[web.Request], Awaitable[web.StreamResponse]],
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
@@ -41,6 +46,7 @@ class OllamaLists:
         self._store = store
         self._backend = backend
         self._live_version = live_version
+        self._lines = lines
         self._admission = admission
         self._fallback = fallback
         self._passthrough = passthrough
@@ -55,31 +61,39 @@ class OllamaLists:
         async with self._admission.through():
             await self._backend.ready()
             listed = await self._backend.listed(path)
-        return json_response({"models": await (self._running(listed) if path == "/api/ps" else self._tags(listed))})
+        list_models = self._running if path == "/api/ps" else self._tags
+        return json_response({"models": await list_models(listed, principal_of(request))})
 
-    async def _names(self) -> dict[str, Adapter | None]:
-        """By the name that a client uses: every version that can be asked for, and the base."""
-        adapters = await self._store.versions.all()
-        versions = {self._live_version.name(a.version): a for a in adapters if not a.is_deleted}
-        model, by_version = self._live_version.model, {a.version: a for a in adapters if not a.is_deleted}
-        lines = self._live_version.lines
-        of_lines = {f"{model}@{line}": by_version.get(self._live_version.live_of(line)) for line in lines[1:]}
+    async def _names(self, principal: Principal) -> dict[str, Adapter | None]:
+        """By the name that a client uses: every version that this key can ask for, and the base."""
+        model, adapters = self._live_version.model, {a.version: a for a in await self._store.versions.all()}
+        remaining = {number: adapter for number, adapter in adapters.items() if not adapter.is_deleted}
+        lines = [line for line in self._lines.names(principal) if line != COMMON]
+        of_lines = {f"{model}@{line}": remaining.get(self._live_version.live_of(line)) for line in lines}
+        versions = {
+            self._live_version.name(number): adapter
+            for number, adapter in remaining.items()
+            if principal.line in (None, adapter.line)
+        }
         return {f"{model}@base": None, **of_lines, **versions}
 
-    async def _tags(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    async def _tags(self, listed: list[tuple[str, dict[str, Any]]], principal: Principal) -> list[dict[str, Any]]:
         """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""
         by_name = dict(listed)
         entries = [entry for tag, entry in listed if not self._backend.is_version(tag)]
         if (base := by_name.get(self._live_version.model)) is None:
             return entries
-        for name, adapter in (await self._names()).items():
+        for name, adapter in (await self._names(principal)).items():
             model = base if adapter is None else by_name.get(self._backend.tag(name)) or _unmade(base, adapter)
             entries.append({**model, "name": name, "model": name})
         return entries
 
-    async def _running(self, listed: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Models in memory, another home's versions by their tags: they take up room."""
-        ours = {self._backend.tag(name): name for name, adapter in (await self._names()).items() if adapter is not None}
+    async def _running(self, listed: list[tuple[str, dict[str, Any]]], principal: Principal) -> list[dict[str, Any]]:
+        """Models in memory, another home's versions by their tags: they take up room. A key of a line sees its own."""
+        names = await self._names(principal)
+        ours = {self._backend.tag(name): name for name, adapter in names.items() if adapter is not None}
+        if principal.line is not None:
+            listed = [(tag, entry) for tag, entry in listed if tag in ours or not self._backend.is_version(tag)]
         return [entry | ({"name": ours[tag], "model": ours[tag]} if tag in ours else {}) for tag, entry in listed]
 
     async def _show(self, request: web.Request) -> web.StreamResponse:
@@ -90,10 +104,12 @@ class OllamaLists:
         except ValueError:
             body = None
         model = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
-        model = model.removesuffix(":latest")
+        model, principal = model.removesuffix(":latest"), principal_of(request)
+        if principal.line is not None and self._backend.is_version(model):
+            return json_response({"error": f"model '{model}' not found"}, status=404)  # it may be another line's
         if not model.startswith(f"{self._live_version.model}@"):
             return await self._passthrough(request)
-        if model not in await self._names():
+        if model not in await self._names(principal):
             return json_response({"error": f"model '{model}' not found"}, status=404)
         async with self._admission.through():
             await self._backend.ready()

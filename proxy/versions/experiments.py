@@ -150,13 +150,26 @@ class Experiments:
         if experiment is None:
             return
         standing = await self.standing(experiment)
-        if (obstacle := await self._obstacle(experiment)) is not None:
+        reason = (
+            f"experiment of v{experiment.version} against {version_in_words(experiment.against)}: {standing.needed}"
+        )
+        if standing.outcome is not None and await self._is_done(experiment, standing.outcome, reason):
+            await self._end(experiment, standing.outcome, reason, standing, ACTOR)
+        elif (obstacle := await self._obstacle(experiment)) is not None:
             await self._end(experiment, STOPPED, obstacle, standing, ACTOR)
         elif standing.outcome is not None:
-            reason = (
-                f"experiment of v{experiment.version} against {version_in_words(experiment.against)}: {standing.needed}"
-            )
             await self._decide(experiment, standing, reason)
+
+    async def _is_done(self, experiment: Experiment, outcome: str, reason: str) -> bool:
+        """Tell whether this decision has acted and its end is not on record: a kill came between, or another relay is
+        about to write it."""
+        if experiment.line not in self._live_version.lines:
+            return False
+        if outcome == "promoted":
+            pointer = self._live_version.pointer_of(experiment.line)
+            return (pointer.live, pointer.reason) == (experiment.version, reason)
+        adapter = await self._store.versions.get(experiment.version)
+        return outcome == "withdrawn" and adapter is not None and adapter.withdrawn == reason
 
     async def _obstacle(self, experiment: Experiment) -> str | None:
         """The reason why it cannot go on."""

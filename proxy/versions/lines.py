@@ -8,6 +8,7 @@ those come the user and the agent that a line was made for. Else it is the commo
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -23,7 +24,7 @@ from proxy.core.errors import BadRequest, Conflict, Forbidden, Gone, NotFound, U
 from proxy.core.events import Events
 from proxy.core.version_names import version_in_words
 from proxy.versions.live_version import PLACES, LiveVersion
-from proxy.versions.named_version import NamedVersion, check_line_name, unknown_line
+from proxy.versions.named_version import AT_SERVER, NamedVersion, check_line_name, unknown_line
 from store.errors import NameTaken, UnknownLine
 from store.line_records import COMMON, StoredLine
 from store.records import BASE
@@ -45,6 +46,7 @@ class Lines:
         self._lines: dict[str, StoredLine] = {}
         self._by_user: dict[str, str] = {}
         self._by_agent: dict[str, str] = {}
+        self._changing = asyncio.Lock()  # two that begin at once may not both take the last place at the server
 
     async def refresh(self) -> None:
         """Read them again: at the start, and where another relay has changed one. Raises StoreError."""
@@ -81,6 +83,12 @@ class Lines:
         agent: Agent | None = None,
     ) -> str:
         """The line whose version answers, and whose ratings the answer's are. Raises Forbidden, NotFound, Gone."""
+        if principal.line is not None and not name.is_ours and AT_SERVER.search(name.model):
+            raise Forbidden(
+                f"{name.model[:100]} is a version by its server's name, and a key of the line {principal.line} asks by "
+                "ours (`GET /v1/models`); nothing was asked.",
+                param="model",
+            )
         wish = name.line or headers.get(HEADER)
         if not self._lines and wish is None and principal.line is None:
             return COMMON
@@ -136,21 +144,24 @@ class Lines:
     async def create(
         self, name: str, origin: str, users: Collection[str], agents: Collection[str], actor: str
     ) -> StoredLine:
-        """`origin`: `common`, `base`, `vN`, or another line. Raises BadRequest, Conflict, NotFound, Unsupported."""
+        """`origin`: `common`, `base`, `vN`, or another line. Raises BadRequest, Conflict, NotFound, Unsupported,
+        BackendDown, BackendBroke."""
         check_line_name(name, self._live_version.model)
-        if name in self._lines:
-            raise Conflict(f"There is a line named {name} already. Nothing was made.", param="name")
-        self._check_members(name, users, agents)
-        await self._check_room()
-        await self._check_model_name(name)
-        start = await self._version_of(origin)
-        line = StoredLine(name, start, time.time(), None, tuple(sorted(set(users))), tuple(sorted(set(agents))))
-        try:
-            await self._store.lines.create(line, actor)
-        except NameTaken as error:
-            raise Conflict(f"{error} Nothing was made.", param="name") from None
-        await self._live_version.begin(name)
-        self._take({**self._lines, name: line})
+        _check_names(users, agents)
+        async with self._changing:
+            if name in self._lines:
+                raise Conflict(f"There is a line named {name} already. Nothing was made.", param="name")
+            await self._check_room()
+            await self._check_model_name(name)
+            start = await self._version_of(origin)
+            line = StoredLine(name, start, time.time(), None, tuple(sorted(set(users))), tuple(sorted(set(agents))))
+            await self._live_version.prepare(start)  # before it is stored: a line that cannot answer is not made
+            try:
+                await self._store.lines.create(line, actor)
+            except NameTaken as error:
+                raise Conflict(f"{error} Nothing was made.", param="name") from None
+            await self._live_version.begin(name)
+            self._take({**self._lines, name: line})
         log.info("line created", line=name, origin=start)
         self._events.emit("line", line=name, event="created", origin=start)
         return line
@@ -162,8 +173,11 @@ class Lines:
         Gone."""
         self._beside_common(name)
         self.existing(name)
-        self._check_members(name, users or (), agents or ())
-        await self._store.lines.change(name, users, agents, actor)
+        _check_names(users or (), agents or ())
+        try:
+            await self._store.lines.change(name, users, agents, actor)
+        except NameTaken as error:
+            raise Conflict(f"{error} Nothing was changed.") from None
         await self.refresh()
         self._events.emit("line", line=name, event="changed")
         return self._lines[name]
@@ -171,47 +185,42 @@ class Lines:
     async def retire(self, name: str, actor: str) -> StoredLine:
         """It answers nobody from now on; its ratings and versions stay. Raises BadRequest, NotFound, Gone."""
         self._beside_common(name)
-        self.existing(name)
-        return await self._retire(name, True, actor)
+        async with self._changing:
+            line = self._lines[self.existing(name)]
+            await self._retire(name, True, actor)
+            self._take({**self._lines, name: replace(line, retired_at=time.time())})
+            await self._live_version.end(name)
+        self._events.emit("line", line=name, event="retired")
+        return self._lines[name]
 
     async def restore(self, name: str, actor: str) -> StoredLine:
-        """Take `retire` back. Raises BadRequest, Conflict, NotFound, Unsupported."""
+        """Take `retire` back. Raises BadRequest, Conflict, NotFound, Unsupported, BackendDown, BackendBroke."""
         self._beside_common(name)
-        if name not in self._lines:
-            raise unknown_line(name)
-        line = self._lines[name]
-        if line.retired_at is None:
-            raise Conflict(f"The line {name} answers already.")
-        await self._check_room()
-        self._check_members(name, line.users, line.agents)
-        return await self._retire(name, False, actor)
+        async with self._changing:
+            line = self._lines.get(name)
+            if line is None:
+                raise unknown_line(name)
+            if line.retired_at is None:
+                raise Conflict(f"The line {name} answers already.")
+            await self._check_room()
+            await self._live_version.prepare((await self._store.versions.pointer(name)).live)
+            await self._retire(name, False, actor)
+            await self._live_version.begin(name)
+            self._take({**self._lines, name: replace(line, retired_at=None)})
+        self._events.emit("line", line=name, event="restored")
+        return self._lines[name]
 
-    async def _retire(self, name: str, retired: bool, actor: str) -> StoredLine:
+    async def _retire(self, name: str, retired: bool, actor: str) -> None:
         try:
             await self._store.lines.retire(name, retired, actor)
         except UnknownLine as error:
             raise NotFound(str(error), param="line") from None
-        if retired:
-            self._take({**self._lines, name: replace(self._lines[name], retired_at=time.time())})
-            await self._live_version.end(name)
-        else:
-            await self._live_version.begin(name)
-            self._take({**self._lines, name: replace(self._lines[name], retired_at=None)})
-        self._events.emit("line", line=name, event="retired" if retired else "restored")
-        return self._lines[name]
+        except NameTaken as error:
+            raise Conflict(f"{error} Nothing was changed.") from None
 
     def _beside_common(self, name: str) -> None:
         if name == COMMON:
             raise BadRequest("The common line always is, for whoever no other line is for. Nothing was changed.")
-
-    def _check_members(self, name: str, users: Collection[str], agents: Collection[str]) -> None:
-        """Raises BadRequest where one is not a name, Conflict where another line has it."""
-        for kind, members, owners in (("user", users, self._by_user), ("agent", agents, self._by_agent)):
-            for member in members:
-                if not _MEMBER.fullmatch(member):
-                    raise BadRequest(f"A {kind}'s name has 1 to 200 printable characters. Nothing was changed.")
-                if owners.get(member, name) != name:
-                    raise Conflict(f"The {kind} {member} is of the line {owners[member]}. Nothing was changed.")
 
     async def _check_room(self) -> None:
         """Raises Unsupported where the server cannot answer by the versions of one more line."""
@@ -253,6 +262,13 @@ class Lines:
         if adapter is None or adapter.is_deleted:
             raise NotFound(f"Version {origin} does not exist; `rlproxy adapters` lists all versions.", param="from")
         return adapter.version
+
+
+def _check_names(users: Collection[str], agents: Collection[str]) -> None:
+    """Raises BadRequest where one is not a name."""
+    for kind, members in (("user", users), ("agent", agents)):
+        if not all(_MEMBER.fullmatch(member) for member in members):
+            raise BadRequest(f"A {kind}'s name has 1 to 200 printable characters. Nothing was changed.")
 
 
 def describe_origin(line: StoredLine) -> str:

@@ -173,15 +173,13 @@ class LiveVersion:
     # Lines
 
     async def begin(self, line: str) -> None:
-        """A line answers from now on, by the pointer that is stored. Raises Conflict, NotFound, BackendDown,
-        BackendBroke."""
-        pointer = await self._store.versions.pointer(line)
-        await self.prepare(pointer.live)
-        self._pointers[line] = pointer
+        """A line answers from now on, by the pointer that is stored; its version was prepared."""
+        self._pointers[line] = await self._store.versions.pointer(line)
 
     async def end(self, line: str) -> None:
-        """It answers nobody from now on."""
-        self._pointers.pop(line, None)
+        """It answers nobody from now on. A swap that is under way comes to its end first, or would bring it back."""
+        async with self._changing:
+            self._pointers.pop(line, None)
         await self._unload_unused()
 
     # Requests

@@ -17,6 +17,8 @@ from store.records import BASE
 
 LINE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _VERSION: Final = re.compile(r"v?[0-9]+")
+# A version by the name that a server has for it, of any home: `MODEL@v7-1a2b3c`, at Ollama `MODEL-rl:v7-1a2b3c`.
+AT_SERVER: Final = re.compile(r"(@|-rl:)v[0-9]", re.IGNORECASE)
 _RESERVED: Final = frozenset({COMMON, "base", "none", "all", "latest"})
 
 

@@ -65,8 +65,9 @@ class Handlers:
             from proxy.relay.ollama_lists import OllamaLists
 
             self.passed = OllamaLists(
-                store, services.backend, training.live_version, services.admission, self.models.passed, untouched
-            ).passed
+                store, services.backend, training.live_version, training.lines, services.admission,
+                self.models.passed, untouched,
+            ).passed  # fmt: skip
         self.uncaptured = parts.uncaptured
         # what people and programs say of answers
         self.feedback, self.open_webui, self.webhooks = channels.feedback, channels.open_webui, channels.webhooks

@@ -7,7 +7,7 @@ something only in the home that trained it. A bad line costs that line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -62,7 +62,8 @@ class ImportRoutes:
         require_admin(request)
         own_versions = flag(request, "ours")
         raw = await request.read()
-        rows, refusals = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, own_versions)
+        lines = frozenset({COMMON, *(line.name for line in await self._store.lines.all())})
+        rows, refusals = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, own_versions, lines)
         if not rows and not refusals:
             raise BadRequest("The body holds no line of an export.")
         rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
@@ -79,14 +80,16 @@ class ImportRoutes:
             )
         )
 
-    def _read(self, raw: bytes, own_versions: bool) -> tuple[list[ImportedCompletions], list[BadLineBody]]:
+    def _read(
+        self, raw: bytes, own_versions: bool, lines: Collection[str]
+    ) -> tuple[list[ImportedCompletions], list[BadLineBody]]:
         rows: list[ImportedCompletions] = []
         refusals: list[BadLineBody] = []
         for number, line in enumerate(raw.split(b"\n"), start=1):
             if not line.strip():
                 continue
             try:
-                rows.append(read(line, self._redactor, own_versions=own_versions))
+                rows.append(read(line, self._redactor, own_versions=own_versions, lines=lines))
             except BadImportLine as error:
                 refusals.append({"line": number, "why": str(error)})
         return rows, refusals
@@ -104,8 +107,10 @@ def without_forgotten(
     return new_rows, len(rows) - len(new_rows) + ratings
 
 
-def read(raw: bytes, redactor: Redactor, *, own_versions: bool) -> ImportedCompletions:
-    """Raises BadImportLine."""
+def read(
+    raw: bytes, redactor: Redactor, *, own_versions: bool, lines: Collection[str] = (COMMON,)
+) -> ImportedCompletions:
+    """`lines`: those of this home; in another one nobody would see it, and no run take it. Raises BadImportLine."""
     try:
         line = loads(raw)
     except ValueError:
@@ -115,12 +120,14 @@ def read(raw: bytes, redactor: Redactor, *, own_versions: bool) -> ImportedCompl
     if line.get("format") != FORMAT:
         raise BadImportLine(f"its format is {line.get('format')!r}, this rlproxy reads {FORMAT}")
     try:
-        return _read_line(line, redactor, own_versions)
+        return _read_line(line, redactor, own_versions, lines)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadImportLine(f"a member is of another kind than an export has: {error}") from None
 
 
-def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) -> ImportedCompletions:
+def _read_line(
+    line: Mapping[str, Any], redactor: Redactor, own_versions: bool, lines: Collection[str]
+) -> ImportedCompletions:
     prompt_kinds: set[str] = set()
     reply_kinds: set[str] = set()
     request_kinds: set[str] = set()
@@ -150,7 +157,7 @@ def _read_line(line: Mapping[str, Any], redactor: Redactor, own_versions: bool) 
         id=id, request_id=_text(line, "request_id"), choice=_whole(line, "choice", MOST_CHOICES),
         created_at=_moment(line, "created_at"), dialect=_text(line, "dialect"), backend=_text(line, "backend"),
         model=_text(line, "model"), served_model=_text(line, "served_model"),
-        version=_version(line) if own_versions else None, line=_maybe(line, "line") or COMMON,
+        version=_version(line) if own_versions else None, line=_line(line, lines),
         session=_maybe(line, "session"), user=_maybe(line, "user"),
         turn="side" if line.get("turn") == "side" else "main", turn_rule="imported", streamed=False, prompt=prompt,
         request=request, sampling=_sampling(line),
@@ -218,6 +225,13 @@ def _sampling(line: Mapping[str, Any]) -> dict[str, float]:
 
 def _version(line: Mapping[str, Any]) -> int | None:
     return None if line.get("version") is None else _whole(line, "version")
+
+
+def _line(line: Mapping[str, Any], lines: Collection[str]) -> str:
+    name = _maybe(line, "line") or COMMON
+    if name not in lines:
+        raise BadImportLine(f"this home has no line {name[:40]!r}: `rlproxy line create` makes one")
+    return name
 
 
 def _text(line: Mapping[str, Any], key: str) -> str:

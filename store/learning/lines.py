@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from store.captured.rows import to_json, to_line, to_pointer
+from store.captured.rows import from_json, to_json, to_line, to_pointer
 from store.errors import NameTaken, UnknownLine
 from store.file import driver, meta
 from store.file.part import StorePart
@@ -29,7 +29,8 @@ _COUNTS: Final = f"""SELECT n.name AS line, (SELECT count(*) FROM completions c 
 
 
 def create(db: sqlite3.Connection, new: StoredLine, actor: str) -> None:
-    """Raises NameTaken."""
+    """Raises NameTaken, also for a user or an agent of another line."""
+    _check_members(db, new.name, new.users, new.agents)
     reason = f"the line begins with {'the base model' if not new.origin else f'v{new.origin}'}"
     try:
         db.execute(
@@ -50,8 +51,9 @@ def create(db: sqlite3.Connection, new: StoredLine, actor: str) -> None:
 def change(
     db: sqlite3.Connection, name: str, users: Collection[str] | None, agents: Collection[str] | None, actor: str
 ) -> None:
-    """Set whose requests a line answers; None leaves them as they are. Raises UnknownLine."""
+    """Set whose requests a line answers; None leaves them as they are. Raises UnknownLine, NameTaken."""
     row = _row(db, name)
+    _check_members(db, name, users or (), agents or ())
     new_users = row["users"] if users is None else to_json(sorted(set(users)))
     new_agents = row["agents"] if agents is None else to_json(sorted(set(agents)))
     db.execute("UPDATE lines SET users = ?, agents = ? WHERE name = ?", (new_users, new_agents, name))
@@ -59,10 +61,23 @@ def change(
 
 
 def retire(db: sqlite3.Connection, name: str, retired: bool, actor: str) -> None:
-    """End it, or take that back. Raises UnknownLine."""
-    _row(db, name)
+    """End it, or take that back. Raises UnknownLine; NameTaken where another line has got one of its members."""
+    row = _row(db, name)
+    if not retired:
+        _check_members(db, name, from_json(row["users"]), from_json(row["agents"]))
     db.execute("UPDATE lines SET retired_at = ? WHERE name = ?", (time.time() if retired else None, name))
     meta.audit(db, actor, "line retired" if retired else "line restored", {"line": name})
+
+
+def _check_members(db: sqlite3.Connection, name: str, users: Collection[str], agents: Collection[str]) -> None:
+    """Raises NameTaken where another line that answers has one of them. In the writer, since two admins may ask at
+    once, also at two relays."""
+    if not users and not agents:
+        return
+    for row in db.execute("SELECT name, users, agents FROM lines WHERE retired_at IS NULL AND name <> ?", (name,)):
+        for kind, members in (("user", users), ("agent", agents)):
+            if shared_members := set(from_json(row[f"{kind}s"])).intersection(members):
+                raise NameTaken(f"The {kind} {min(shared_members)} is of the line {row['name']}.")
 
 
 def _row(db: sqlite3.Connection, name: str) -> sqlite3.Row:
@@ -109,9 +124,9 @@ class LineStore(StorePart):
     async def change(
         self, name: str, users: Collection[str] | None, agents: Collection[str] | None, actor: str
     ) -> None:
-        """Raises UnknownLine."""
+        """Raises UnknownLine, NameTaken."""
         await self._writer.submit(lambda db: change(db, name, users, agents, actor))
 
     async def retire(self, name: str, retired: bool, actor: str) -> None:
-        """Raises UnknownLine."""
+        """Raises UnknownLine, NameTaken."""
         await self._writer.submit(lambda db: retire(db, name, retired, actor))

@@ -245,16 +245,24 @@ class RatingStore(StorePart):
         )
         return [row["created_at"] for row in rows]
 
-    async def last(self, rater: str, *, session: str | None = None) -> Rating | None:
-        """The newest live one of that rater, the one an undo takes back."""
+    async def last(self, rater: str, *, session: str | None = None, line: str | None = None) -> Rating | None:
+        """The newest live one of that rater, the one an undo takes back; of one line if given."""
         return _rating(
             await self._reader.row(
                 """SELECT r.* FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
                 WHERE r.rater = :rater AND r.live = 1 AND (:session IS NULL OR +c.session = :session)
-                ORDER BY r.seq DESC LIMIT 1""",
-                {"rater": rater, "session": session},
+                AND (:line IS NULL OR +c.line = :line) ORDER BY r.seq DESC LIMIT 1""",
+                {"rater": rater, "session": session, "line": line},
             )
         )
+
+    async def line_of(self, rating_id: str) -> str | None:
+        """The line of the completion that it rates; None where there is no such rating."""
+        row = await self._reader.row(
+            "SELECT c.line FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id WHERE r.id = ?",
+            (rating_id,),
+        )
+        return None if row is None else row["line"]
 
     async def history(self, completion_id: str) -> list[Rating]:
         """All there ever were, newest first."""

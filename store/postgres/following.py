@@ -27,8 +27,8 @@ RETRY_S: Final = 1.0
 STOPPED_S: Final = 20.0  # until a learner that has lost the database has stopped its trainer
 EVERYTHING: Final = frozenset({"*"})
 _LEAD: Final = f"SELECT pg_try_advisory_lock({LEARNER}) AS free"
-_LAST_LEARNER: Final = """SELECT coalesce(max(a.seen_at), 0) AS seen_at FROM relays a
-JOIN meta m ON m.key = 'learner' AND m.value = to_json(a.id)::text WHERE a.id <> ?"""
+_LAST_LEARNER: Final = f"""SELECT {relays.CLOCK} - coalesce(max(a.seen_at), 0) AS silent_s FROM relays a
+JOIN meta m ON m.key = 'learner' AND m.value = to_json(a.id)::text WHERE a.id <> ?"""  # noqa: S608  ours
 _NOTE_LEARNER: Final = """INSERT INTO meta VALUES ('learner', to_json(CAST(? AS TEXT))::text)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value"""
 
@@ -105,7 +105,7 @@ class Following:
 
     async def _look(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """This relay is there; and it may be its turn to learn."""
-        await _execute(connection, relays.NOTE, (self._relay, relays.host(), time.time()))
+        await _execute(connection, relays.NOTE, (self._relay, relays.host()))
         if self.leads:
             return
         if not self._holds_lock:
@@ -113,7 +113,7 @@ class Following:
         if not self._holds_lock:
             return
         last = await _execute(connection, _LAST_LEARNER, (self._relay,))
-        if time.time() < last["seen_at"] + STOPPED_S:
+        if last["silent_s"] < STOPPED_S:
             return
         await _execute(connection, _NOTE_LEARNER, (self._relay,))
         self._follows.clear()

@@ -25,7 +25,7 @@ from store.file.lock import Lock
 from store.postgres import schema as postgres_schema
 from store.postgres import server
 from store.postgres.connection import PostgresConnection
-from store.postgres.relays import LATELY_S
+from store.postgres.relays import CLOCK, LATELY_S
 
 Progress = Callable[[str, int, int], None]  # a table, rows of it that are there, and how many it has
 
@@ -76,6 +76,7 @@ def to_postgres(home: Path, url: str, secret: Secret | None, progress: Progress)
                 raise StoreError(f"{path} is of an older rlproxy; start `rlproxy serve` once to bring it up to date.")
             with closing(PostgresConnection(url)) as new:
                 postgres_schema.migrate(new)
+                _refuse_running(new)
                 return _migrate(old, cast(sqlite3.Connection, new), _tables(old), progress, rowids=True)
     finally:
         lock.release()
@@ -134,7 +135,7 @@ def _saying(url: str) -> Iterator[None]:
 
 
 def _refuse_running(db: PostgresConnection) -> None:
-    row = db.execute("SELECT max(host) AS host FROM relays WHERE seen_at > ?", (time.time() - LATELY_S,)).fetchone()
+    row = db.execute(f"SELECT max(host) AS host FROM relays WHERE seen_at > {CLOCK} - {LATELY_S}").fetchone()  # noqa: S608  ours
     if row["host"] is not None:
         raise StoreError(
             f"A relay on {row['host']} was at work in this database less than {LATELY_S:.0f} s ago: stop all relays, "
@@ -157,8 +158,7 @@ def _migrate(
     start = time.monotonic()
     state: dict[str, Any] | None = meta.read_meta(new, STATE, None)
     if state is None:
-        if new.execute("SELECT 1 FROM completions LIMIT 1").fetchone() is not None:
-            raise StoreError("The new database has completions of its own, so nothing was copied: take an empty one.")
+        _refuse_rows(new, tables)
         state = {"done": [], "after": None}
         with _transaction(new):
             for name in ("pointer", "meta"):
@@ -180,6 +180,15 @@ def _migrate(
         _copy_numbers(old, new)
         new.execute("DELETE FROM meta WHERE key = ?", (STATE,))
     return MigrationReport(counts, time.monotonic() - start, None)
+
+
+def _refuse_rows(new: sqlite3.Connection, tables: Sequence[_Table]) -> None:
+    """Raises StoreError where somebody has used the new database, if only to make a key."""
+    for table in tables:
+        if table.name in ("pointer", "meta"):  # rows of an empty one
+            continue
+        if new.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone() is not None:  # noqa: S608  ours
+            raise StoreError(f"The new database has {table.name} of its own, so nothing was copied: take an empty one.")
 
 
 @contextlib.contextmanager

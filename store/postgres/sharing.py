@@ -104,13 +104,14 @@ class Sharing:
 
     @property
     def refused(self) -> str | None:
-        """In a sentence, what the database refused; None where it took all."""
+        """In a sentence, what was not delivered for what it is; None where all was."""
         spool = self.completions.spool
         if not spool.refused:
             return None
         return (
-            f"The database refused {spool.refused} answers for what they are. They are in {spool.refused_file}, and "
-            "nowhere else: keep that file, and report it with the log's lines about the spool."
+            f"{spool.refused} spooled answers were not delivered: the database refuses them for what they are, or "
+            f"they are damaged or another rlproxy's. They are in {spool.refused_file}, and nowhere else: keep that "
+            "file, and report it with the log's lines about the spool."
         )
 
     async def run(self) -> None:

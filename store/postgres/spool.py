@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import zlib
 from collections.abc import Sequence
@@ -51,11 +52,17 @@ class Spool:
             os.ftruncate(self._file, self.size)
             if is_new:
                 conversion.sync(home)
+            # By their hashes: a delivery that breaks off comes again, and sets nothing aside twice.
             is_there = self.refused_file.exists()
-            self.refused = self.refused_file.read_bytes().count(b"\n") if is_there else 0  # answers that are in it
+            self._refused = set(map(_hash, self.refused_file.read_bytes().splitlines(True))) if is_there else set()
         except OSError as error:
             raise StoreError(f"{self._path} cannot be opened ({error}); nothing was changed.") from error
         self.delivered = 0  # bytes
+
+    @property
+    def refused(self) -> int:
+        """Answers that are in the file of those."""
+        return len(self._refused)
 
     @property
     def is_empty(self) -> bool:
@@ -66,14 +73,16 @@ class Spool:
         return self.size - self.delivered
 
     def _sound_size(self) -> int:
-        """Bytes up to the end of the last whole line, the ids of whose answers are noted."""
-        size = offset = 0
+        """Bytes up to the end of the last whole line; ids are noted. A line that cannot be read, as of another
+        rlproxy, was acknowledged all the same: it stays."""
+        size = 0
         with open(os.dup(self._file), "rb") as file:
             for line in file:
-                offset += len(line)
-                if line.endswith(b"\n") and (answer := _read(line)) is not None:
+                if not line.endswith(b"\n"):
+                    break
+                size += len(line)
+                if (answer := _read(line)) is not None:
                     self.ids.add(answer[0].id)
-                    size = offset
         return size
 
     async def append(self, answers: Sequence[Answer]) -> None:
@@ -136,8 +145,7 @@ class Spool:
                 end += len(line)
                 answer = _read(line)
                 if answer is None:
-                    log.error("a line of the spool cannot be read, and was left out", file=str(self._path), end=end)
-                    self._keep_refused(line)
+                    self._keep_refused(line, "it cannot be read: it is damaged, or of another rlproxy")
                     continue
                 answers.append(answer)
                 lines.append(line)
@@ -153,23 +161,27 @@ class Spool:
 
     def keep_refused(self, batch: SpooledAnswers, reason: str) -> None:
         """The database refuses these for what they are: they are set aside, and nothing behind them waits."""
-        log.error("the database refuses an answer of the spool", reason=reason, kept=str(self.refused_file))
         for line in batch.lines:
-            self._keep_refused(line)
+            self._keep_refused(line, reason)
 
-    def _keep_refused(self, line: bytes) -> None:
-        self.refused += 1
-        file = os.open(self.refused_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(file, line)
-            os.fsync(file)
-        finally:
-            os.close(file)
+    def _keep_refused(self, line: bytes, reason: str) -> None:
+        if (mark := _hash(line)) in self._refused:
+            return
+        with os.fdopen(os.open(self.refused_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._refused.add(mark)
+        log.error("an answer of the spool is not delivered", reason=reason, kept=str(self.refused_file))
 
     async def close(self) -> None:
         if self._writing is not None:
             await self._writing
         os.close(self._file)
+
+
+def _hash(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=16).digest()
 
 
 def _line(answer: Answer) -> bytes:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from base64 import b64decode, b64encode
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import orjson
 
@@ -23,7 +24,7 @@ def encode(answer: Answer) -> bytes:
 def decode(text: bytes) -> Answer:
     """Raises ValueError, KeyError, TypeError."""
     new, end = orjson.loads(text)
-    return _new(new), _end(end)
+    return NewCompletion(**_members(new)), FinishedCompletion(**_members(end))
 
 
 def _fields(record: NewCompletion | FinishedCompletion) -> dict[str, Any]:
@@ -61,20 +62,19 @@ def _tuple(value: Any) -> tuple[Any, ...] | None:
     return None if value is None else tuple(_value(value))
 
 
-def _new(fields: dict[str, Any]) -> NewCompletion:
-    read: dict[str, Any] = {name: _value(value) for name, value in fields.items() if name not in ("prompt", "lessons")}
-    read["prompt"] = tuple(_message(message) for message in fields["prompt"])
-    read["lessons"] = tuple(PromptLesson(**lesson) for lesson in fields["lessons"])
-    if read["experiment"] is not None:
-        read["experiment"] = ExperimentTurn(*read["experiment"])
-    for name in ("nodes", "asides", "tool_errors", "redacted"):
-        read[name] = _tuple(fields[name])
-    return NewCompletion(**read)
+def _experiment(value: Any) -> ExperimentTurn | None:
+    return None if value is None else ExperimentTurn(*_value(value))
 
 
-def _end(fields: dict[str, Any]) -> FinishedCompletion:
-    read: dict[str, Any] = {name: _value(value) for name, value in fields.items() if name not in ("reply", "items")}
-    read["reply"] = None if fields["reply"] is None else _message(fields["reply"])
-    read["items"] = tuple(Item(*item) for item in fields["items"])
-    read["redacted"] = _tuple(fields["redacted"])
-    return FinishedCompletion(**read)
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "prompt": lambda value: tuple(map(_message, value)),
+    "lessons": lambda value: tuple(PromptLesson(**lesson) for lesson in value),
+    "experiment": _experiment,
+    "reply": lambda value: None if value is None else _message(value),
+    "items": lambda value: tuple(Item(*item) for item in value),
+    **dict.fromkeys(("nodes", "asides", "tool_errors", "redacted"), _tuple),
+}
+
+
+def _members(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: _READERS.get(name, _value)(value) for name, value in fields.items()}

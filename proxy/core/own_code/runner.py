@@ -22,7 +22,7 @@ from typing import Any
 def main(memory: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")  # half a character: no store takes it
     os.dup2(2, 1)  # what the code prints is not an answer
     begin = json.loads(sys.stdin.readline())
     function = load_function(begin["code"].encode("latin-1"), begin["file"], begin["function"])
@@ -32,8 +32,8 @@ def main(memory: str) -> None:
         except Exception as error:  # the user's code may raise anything; the next call may succeed
             answer = {"error": f"{_place(error, begin['file'])}{type(error).__name__}: {error}"}
         try:
-            text = json.dumps(answer)
-        except (TypeError, ValueError) as error:
+            text = json.dumps(answer, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
             text = json.dumps({"error": f"it returned what is not JSON: {error}"})
         print(text, file=answers, flush=True)
 

@@ -80,3 +80,11 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, words: str) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ChecksError, match=r"checks\.example\.toml is an example"):
         read(tmp_path / "none.toml")
+
+
+def test_many_prompts_are_read_in_time_in_proportion_to_them(tmp_path: Path) -> None:
+    """Each name was looked for among all: 100,000 of them took a quarter of an hour."""
+    prompts = "".join(f'[[prompt]]\nname = "{number}"\ntext = "x"\n' for number in range(40_000))
+    assert len(read(written(tmp_path, prompts + SOUND)).prompt) == 40_001
+    with pytest.raises(ChecksError, match="two prompts are called '39999'"):
+        read(written(tmp_path, prompts + '[[prompt]]\nname = "39999"\ntext = "y"\n' + SOUND))

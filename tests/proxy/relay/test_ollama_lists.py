@@ -10,6 +10,7 @@ import pytest
 
 from scripts.fakes.ollama import FakeOllama
 from scripts.harness.in_process import Proxy
+from tests.harness.lines import call, create
 from tests.harness.llamacpp import said_by, with_versions
 from tests.harness.ollama import make_proxy
 
@@ -80,3 +81,16 @@ async def test_a_version_is_loaded_and_unloaded_by_its_name_and_that_is_no_turn(
         assert answer["done_reason"] == ("unload" if body.get("keep_alive") == 0 else "load")
         assert (path, {"model": f"fake-rl:v1-{proxy.mark}", **more}) in ollama.asked
     assert len(await proxy.store.completions.page(limit=99)) == before
+
+
+async def test_a_key_of_a_line_sees_its_own_versions(proxy: Proxy) -> None:
+    await create(proxy, "ann", **{"from": "base"})
+    await create(proxy, "bob", **{"from": "v2"})
+    tag = f"fake-rl:v2-{proxy.mark}"
+    assert await said_by(proxy, "fake@v2") == tag
+    _, key = await call(proxy, "POST", "/rl/keys", {"name": "ann", "role": "use", "line": "ann"}, proxy.local)
+    tags = (await call(proxy, "GET", "/api/tags", key=key["key"]))[1]["models"]
+    assert [entry["name"] for entry in tags] == ["fake:latest", "another:7b", "fake@base", "fake@ann"]
+    assert (await call(proxy, "GET", "/api/ps", key=key["key"]))[1]["models"] == []
+    for model in ("fake@bob", "fake@v2", tag):
+        assert (await call(proxy, "POST", "/api/show", {"model": model}, key["key"]))[0] == 404, model

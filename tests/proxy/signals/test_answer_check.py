@@ -20,6 +20,13 @@ def check(completion):
         return "content: promises profits"
     if "doctor" in text and " he " in text:
         return "bias: a doctor is a man"
+    if "half" in text:
+        return "half \\ud83d a character"
+    if "deep" in text:
+        reason = []
+        for _ in range(100_000):
+            reason = [reason]
+        return reason
     if "raise" in text:
         raise ValueError("no such thing")
     return 7 if "seven" in text else None
@@ -64,6 +71,13 @@ async def test_every_answer_is_checked_though_nothing_follows(checked: Proxy) ->
     assert (await checked.get(f"/rl/why/{profit}"))["flag"] == "content: promises profits"
     async with checked.http.get(f"/completions/{doctor}") as response:
         assert "Your own check has flagged it: Bias: a doctor is a man" in await response.text()
+
+
+async def test_an_odd_reason_stops_no_later_check(checked: Proxy) -> None:
+    half, _, profit = await answer(checked, "half"), await answer(checked, "deep"), await answer(checked, "profit")
+    assert (await seen(checked))["flagged"] == 2
+    reasons = await checked.store.flags.reasons([half, profit])
+    assert reasons == {half: "half ? a character", profit: "content: promises profits"}
 
 
 async def test_what_was_answered_before_is_checked_once_somebody_asks_for_it(checked: Proxy) -> None:

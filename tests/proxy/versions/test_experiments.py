@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from proxy.backends.vllm import VLLM
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from store.file.schema import NAME
 from store.records import NewRating
 from tests.harness.runs import until
 
@@ -72,6 +75,23 @@ async def test_a_version_that_is_liked_less_is_withdrawn_and_the_live_one_stays(
     adapters = {each["version"]: each for each in (await proxy.get("/rl/adapters"))["data"]}
     assert "liked less" in adapters[2]["withdrawn"] and adapters[1]["live"]
     assert (await start(proxy))[0] == 409  # it was withdrawn
+
+
+@pytest.mark.parametrize("outcome", ["promoted", "withdrawn"])
+async def test_a_kill_right_after_the_decision_leaves_its_word(
+    proxy: Proxy, versions: list[Path], outcome: str
+) -> None:
+    """The version is live, or withdrawn, and the experiment has not ended: another relay may see that, too."""
+    await proxy.post("/rl/promote/1")
+    await start(proxy)
+    await rated_talks(proxy, 40, {"v2": outcome == "promoted", "v1": outcome == "withdrawn"})
+    decided = await ended(proxy)
+    await proxy.stop()
+    with closing(sqlite3.connect(proxy.home / NAME)) as db, db:
+        db.execute("UPDATE experiments SET ended_at = NULL, outcome = NULL, reason = NULL, figures = NULL")
+    await proxy.start()
+    again = await ended(proxy)
+    assert (again["outcome"], again["reason"]) == (outcome, decided["reason"])
 
 
 async def test_a_conversation_keeps_its_version_over_a_restart_and_others_are_not_drawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,10 +154,31 @@ async def test_a_key_of_a_line_uses_and_sees_no_other(proxy: Proxy) -> None:
     assert (await call(proxy, "GET", "/rl/completions?line=bob", key=key["key"]))[0] == 403
     assert [each["name"] for each in (await call(proxy, "GET", "/rl/lines", key=key["key"]))[1]["data"]] == ["ann"]
     assert (await call(proxy, "GET", "/rl/status", key=key["key"]))[1]["line"] == "ann"
+    theirs = {"completion_id": foreign, "rating": "bad", "rater": "ann"}
+    taken = (await call(proxy, "POST", "/v1/feedback", theirs, proxy.local))[1]["id"]
+    assert (await call(proxy, "DELETE", f"/v1/feedback/{taken}", key=key["key"]))[0] == 404
+    undone = (await call(proxy, "DELETE", "/v1/feedback/last", key=key["key"]))[1]
+    assert undone["completion_id"] == own
     for path in ("/rl/runs", "/rl/adapters", "/rl/events", "/rl/why/x", "/"):
         assert (await call(proxy, "GET", path, key=key["key"]))[0] == 403, path
     assert (await call(proxy, "POST", "/rl/keys", {"name": "x", "role": "admin", "line": "ann"}, proxy.local))[0] == 400
     assert (await call(proxy, "POST", "/rl/keys", {"name": "x", "line": "nobody"}, proxy.local))[0] == 404
+
+
+async def test_a_key_of_a_line_counts_and_asks_by_no_other_version(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    await create(proxy, "bob")
+    await rate(proxy, "bob", 4)
+    await until_live(proxy, "bob", 1)
+    proxy.backend.adapters["fake@v1-0a1b2c"] = "as a server names it"
+    _, key = await call(proxy, "POST", "/rl/keys", {"name": "ann", "role": "rate", "line": "ann"}, proxy.local)
+    bearer, messages = {"authorization": f"Bearer {key['key']}"}, [{"role": "user", "content": "x"}]
+    proxy.backend.requests.clear()
+    for model in ("fake@bob", "fake@v1", "fake@v1-0a1b2c"):
+        assert (await proxy.chat("x", model=model, headers=bearer)).status == 403, model
+        body = {"model": model, "messages": messages}
+        assert (await call(proxy, "POST", "/v1/messages/count_tokens", body, key["key"]))[0] == 403, model
+    assert proxy.backend.requests == []
 
 
 async def test_a_line_ends_and_comes_back(proxy: Proxy) -> None:
@@ -284,3 +306,45 @@ async def test_forgetting_steps_back_in_the_line_that_learned(proxy: Proxy) -> N
     run = await proxy.store.runs.get(3)
     assert run is not None and (run.line, run.parent) == ("ann", 0)
     assert not Path((await proxy.store.versions.get(2)).path).name  # type: ignore[union-attr]
+
+
+async def test_a_user_is_of_one_line_also_where_two_admins_ask_at_once(proxy: Proxy) -> None:
+    names = ("ann", "bob", "cy")
+    bodies = [{"name": name, "users": ["eve"]} for name in names]
+    made = await asyncio.gather(*(call(proxy, "POST", "/rl/lines", body, proxy.local) for body in bodies))
+    assert sorted(status for status, _ in made) == [201, 409, 409]
+    assert sum(line["users"] == ["eve"] for line in (await proxy.get("/rl/lines"))["data"]) == 1
+
+
+async def test_a_line_whose_version_cannot_be_loaded_is_not_half_made(proxy: Proxy) -> None:
+    await rate(proxy, "common", 4)
+    await until_live(proxy, "common", 1)
+    adapter = await proxy.store.versions.get(1)
+    assert adapter is not None
+    await proxy.stop()
+    weights = Path(adapter.path) / "adapter_model.safetensors"
+    sound = weights.read_bytes()
+    weights.write_bytes(b"torn")
+    await proxy.start()  # the base answers
+    body = {"name": "ann", "from": "v1"}
+    assert (await call(proxy, "POST", "/rl/lines", body, proxy.local))[0] == 409
+    assert await proxy.store.lines.all() == []
+    weights.write_bytes(sound)
+    assert (await call(proxy, "POST", "/rl/lines", body, proxy.local))[0] == 201
+
+
+async def test_a_swap_under_way_does_not_bring_a_retired_line_back(proxy: Proxy) -> None:
+    await create(proxy, "ann")
+    proxy.backend.hold_load.clear()
+    await rate(proxy, "ann", 4)
+    while await proxy.store.versions.get(1) is None:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)  # its load is under way
+    retired = asyncio.create_task(call(proxy, "DELETE", "/rl/lines/ann", key=proxy.local))
+    await asyncio.sleep(0.05)
+    proxy.backend.hold_load.set()
+    assert (await retired)[0] == 200
+    assert (await proxy.get("/rl/status"))["lines"] == ["common"]
+    assert (await ask(proxy, "ann")).status == 410
+    while proxy.backend.adapters:  # nobody uses it
+        await asyncio.sleep(0.01)

@@ -20,6 +20,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.records import RATING_TEXTS
+from tests.harness.lines import create, rate
 from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -75,6 +76,19 @@ async def test_there_and_back(proxy: Proxy, other: Proxy) -> None:
     told = await other.say("hello", "You said: hello", "more", "You said: more", "/rl good")
     assert "rated good" in told  # its thread is known here, too
     assert next(line["act"] for line in await other.store.meta.audit_log() if line["act"] != "export") == "import"
+
+
+async def test_a_line_that_this_home_lacks_is_refused(proxy: Proxy, other: Proxy) -> None:
+    """Its ratings would be counted as stored, and no run would ever take them."""
+    await create(proxy, "ann")
+    await rate(proxy, "ann", 1)
+    rows = await exported(proxy)
+    taken = await imported(other, rows)
+    assert (taken["stored"], taken["ratings"]) == (0, 0)
+    assert "this home has no line 'ann'" in taken["refused"][0]["why"]
+    await create(other, "ann")
+    assert (await imported(other, rows))["ratings"] == 1
+    assert await exported(other) == rows
 
 
 async def test_versions_of_another_home_are_not_believed(proxy: Proxy, other: Proxy) -> None:

@@ -8,8 +8,12 @@ import random
 import signal
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
 from scripts.harness.postgres import PostgresServer
@@ -99,6 +103,50 @@ async def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
     await again.close()
 
 
+def as_written_by_another(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The lines of a spool, each with other fields of the completion, and its own checksum."""
+    lines = []
+    for line in file.read_bytes().splitlines():
+        fields, ended = orjson.loads(line.partition(b" ")[2])
+        change(fields)
+        text = orjson.dumps([fields, ended])
+        lines.append(b"%08x %s\n" % (zlib.crc32(text), text))
+    file.write_bytes(b"".join(lines))
+
+
+async def test_a_line_of_an_older_rlproxy_has_the_defaults(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    await spool.append([(new("a"), end("a"))])
+    await spool.close()
+    as_written_by_another(
+        tmp_path / NAME, lambda fields: [fields.pop(name) for name in ("lessons", "redacted", "line")]
+    )
+    spool = Spool(tmp_path)
+    assert (await spool.next()).answers == [(new("a"), end("a"))]
+    await spool.close()
+
+
+async def test_what_a_newer_rlproxy_has_spooled_is_set_aside_once_and_not_lost(database: str, tmp_path: Path) -> None:
+    """Also at the end of the file, where a kill leaves half a line."""
+    spool = Spool(tmp_path)
+    await spool.append([(new("a"), end("a"))])
+    await spool.append([(new("b"), end("b"))])
+    await spool.close()
+    as_written_by_another(tmp_path / NAME, lambda fields: fields.update(of_a_newer_one=1))
+    lines = (tmp_path / NAME).read_bytes()
+    spool = Spool(tmp_path)
+    for _ in range(3):  # the database is away: it is tried again and again
+        await spool.next()
+    await spool.close()
+    assert (tmp_path / REFUSED).read_bytes() == lines
+    store = await Store.open(tmp_path, url=database)
+    assert store.sharing is not None
+    await store.sharing.completions.deliver()
+    assert store.sharing.completions.spool.is_empty and store.sharing.refused is not None
+    await store.close()
+    assert (tmp_path / REFUSED).read_bytes() == lines
+
+
 async def test_what_the_database_refuses_is_kept_and_told_after_a_restart_too(database: str, tmp_path: Path) -> None:
     store = await Store.open(tmp_path, url=database)
     assert store.sharing is not None and store.sharing.refused is None
@@ -109,7 +157,8 @@ async def test_what_the_database_refuses_is_kept_and_told_after_a_restart_too(da
     await spool.note_delivered(batch)
     for _ in range(2):
         assert store.sharing is not None and store.sharing.refused is not None
-        assert f"refused 1 answers for what they are. They are in {tmp_path / REFUSED}" in store.sharing.refused
+        assert store.sharing.refused.startswith("1 spooled answers were not delivered")
+        assert f"They are in {tmp_path / REFUSED}" in store.sharing.refused
         await store.close()
         store = await Store.open(tmp_path, url=database)
     await store.close()

@@ -119,5 +119,19 @@ async def test_a_database_in_use_is_not_written_into(database: str, tmp_path: Pa
     store = await Store.open(tmp_path / "relay", url=database)
     await put(store, "theirs")
     await store.close()
-    with pytest.raises(StoreError, match="completions of its own"):
+    with pytest.raises(StoreError, match="of its own, so nothing was copied"):
         migration.to_postgres(tmp_path / "old", database, None, quiet)
+
+
+async def test_a_database_with_anything_in_it_stays_what_it_is(database: str, tmp_path: Path) -> None:
+    await fill(tmp_path / "old")
+    store = await Store.open(tmp_path / "relay", url=database)
+    with pytest.raises(StoreError, match="was at work in this database"):
+        migration.to_postgres(tmp_path / "old", database, None, quiet)
+    await store.lines.create(StoredLine("theirs", 0, 5.0, None, (), ()), "me")
+    await store.close()
+    with pytest.raises(StoreError, match="of its own, so nothing was copied"):
+        migration.to_postgres(tmp_path / "old", database, None, quiet)
+    store = await Store.open(tmp_path / "relay", url=database)  # and not: the migration has not come to its end
+    assert [line.name for line in await store.lines.all()] == ["theirs"]
+    await store.close()
