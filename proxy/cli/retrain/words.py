@@ -22,6 +22,7 @@ FATES: Final = {
     "no_answer": "of answers that were cut before they had words",
     "raw_text": "of completions of raw text, which have no chat to render",
     "neutral": "that say neither good nor bad, with no correction",
+    "further_model": "of further models' answers, which never train",
     "has_image": "of prompts with pictures, of which training sees only text",
     "remote_image": "of prompts with pictures, of which training sees only text",
 }
