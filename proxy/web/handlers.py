@@ -78,7 +78,7 @@ class Handlers:
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
         self.lessons = LessonRoutes(store, parts.lessons)
-        self.retrain = RetrainRoutes(training.retraining, training.supervisor, store)
+        self.retrain = RetrainRoutes(training.retraining, training.supervisor, store, training.lines)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(
             services, training.run_files, training.unlearning, channels.unconfirmed, parts.lessons
