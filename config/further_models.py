@@ -19,13 +19,13 @@ ModelName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,79
 
 class FurtherModel(Section):
     url: Url = ""
-    """Its server's address; empty with Ollama or LM Studio at their usual port of this machine."""
+    """Its server's address; may be empty as `backend.url`."""
     kind: FurtherKind = "openai"
-    """Its server; "openai" is any other, as a cloud API."""
+    """Its server; "openai" is any other."""
     model: str = ""
-    """Name that the server has for it; empty takes the only model it has."""
+    """The server's name for it; empty takes its only one."""
     api_key: Key = None
-    """Key that the server wants. A client's own key never goes there."""
+    """Key that it wants; a client's own never goes there."""
 
     @model_validator(mode="after")
     def _has_an_address(self) -> Self:

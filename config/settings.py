@@ -188,14 +188,14 @@ def load(
     return LoadedSettings(settings, {key: entries[key].source if key in entries else "default" for key in fields()})
 
 
-def _merged(below: dict[str, SourcedSettings], on_top: dict[str, SourcedSettings]) -> dict[str, SourcedSettings]:
+def _merged(base: dict[str, SourcedSettings], on_top: dict[str, SourcedSettings]) -> dict[str, SourcedSettings]:
     """Both, the second first. Of one further model the file may have the address, and a variable the key."""
-    entries = below | on_top
-    tables = [entry.value for entry in (below.get(MODELS), on_top.get(MODELS)) if entry is not None]
+    entries = base | on_top
+    tables = [entry.value for entry in (base.get(MODELS), on_top.get(MODELS)) if entry is not None]
     if len(tables) == 2 and all(isinstance(model, Mapping) for table in tables for model in _values(table)):
         file, variables = tables
         models = {name: {**file.get(name, {}), **variables.get(name, {})} for name in file | variables}
-        entries[MODELS] = SourcedSettings(models, f"{below[MODELS].source} and {on_top[MODELS].source}")
+        entries[MODELS] = SourcedSettings(models, f"{base[MODELS].source} and {on_top[MODELS].source}")
     return entries
 
 

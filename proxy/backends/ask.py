@@ -21,7 +21,7 @@ from proxy.core.redirects import Redirected, redirect_error, refuse_all
 from proxy.core.server_url import route_url
 from proxy.core.upstream import body_of
 
-OWN: Final = "backend"  # section of the settings that has the home's own server
+OWN_SECTION: Final = "backend"  # section of the settings that has the home's own server
 ASK_BYTES: Final = 1 << 25  # of an answer with the log-probs of a long prompt
 
 
@@ -42,7 +42,7 @@ async def ask(
 
 
 @contextmanager
-def contact(url: str, kind: str, question: str, timeout_s: float, section: str = OWN) -> Iterator[None]:
+def contact(url: str, kind: str, question: str, timeout_s: float, section: str = OWN_SECTION) -> Iterator[None]:
     """One request to a server, which may not be there or not answer. `section`: of the settings, where its address is.
     Raises BackendDown; BackendBroke where it points elsewhere."""
     try:
@@ -58,7 +58,7 @@ def contact(url: str, kind: str, question: str, timeout_s: float, section: str =
         raise down_error(url, error, kind, section) from error
 
 
-def down_error(url: str, error: BaseException, kind: str = "", section: str = OWN) -> BackendDown:
+def down_error(url: str, error: BaseException, kind: str = "", section: str = OWN_SECTION) -> BackendDown:
     command = BACKENDS[kind].start if kind in BACKENDS else ""
     start = f"start it (`{command}`)" if command else "start it"
     start += _unused_proxy(url)

@@ -22,10 +22,10 @@ LIMITATION: Final = "Answers of further models are captured and rated; only the 
 
 
 class FurtherServer(OpenAICompatible):
-    def __init__(self, name: str, model: FurtherModel, own: BackendSection) -> None:
-        """`own`: the home's own server, whose bounds in time hold here, too."""
+    def __init__(self, name: str, model: FurtherModel, backend: BackendSection) -> None:
+        """`backend`: the home's own server, whose bounds in time hold here, too."""
         changes = {"url": model.address, "model": model.model, "api_key": model.api_key}
-        super().__init__(own.model_copy(update=changes))
+        super().__init__(backend.model_copy(update=changes))
         self.kind = model.kind
         self.section = f"models.{name}"
         address = model.address.rstrip("/").removesuffix("/api") if model.kind == "ollama" else model.address

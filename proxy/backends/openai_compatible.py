@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 from config.sections import BackendSection
-from proxy.backends.ask import OWN, contact
+from proxy.backends.ask import OWN_SECTION, contact
 from proxy.backends.base import (
     Address,
     Capabilities,
@@ -53,7 +53,7 @@ PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
 class OpenAICompatible:
     kind = "openai"
-    section: str = OWN
+    section: str = OWN_SECTION
     has_own_routes: ClassVar[bool] = True  # beside the API, so that its address may lack `/v1`
     capabilities = Capabilities(
         adapters=False,

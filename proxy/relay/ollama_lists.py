@@ -20,7 +20,7 @@ from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
-from proxy.relay.ollama_routes import listed_tag, shown
+from proxy.relay.ollama_routes import description_of, listed_tag
 from proxy.relay.parts import RelayParts
 from store.records import BASE, Adapter
 
@@ -89,7 +89,7 @@ class OllamaLists:
         model = str(body.get("model") or body.get("name")) if isinstance(body, dict) else ""
         model = model.removesuffix(":latest")
         if model in self._further:
-            return json_response(shown({"id": model}))
+            return json_response(description_of({"id": model}))
         if not model.startswith(f"{self._live_version.model}@"):
             return await self._passthrough(request)
         if model not in await self._names():

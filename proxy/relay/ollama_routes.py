@@ -85,10 +85,10 @@ class OllamaRoutes:
         entry = next((entry for entry in await self._models.listed(request) if entry.get("id") in names), None)
         if entry is None:
             return json_response({"error": f"model '{name}' not found"}, status=404)
-        return json_response(shown(entry))
+        return json_response(description_of(entry))
 
 
-def shown(entry: Mapping[str, Any]) -> dict[str, Any]:
+def description_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a model list as `/api/show` has it."""
     tag = listed_tag(entry)
     about = {key: tag[key] for key in ("details", "modified_at", "capabilities")}

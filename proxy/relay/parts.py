@@ -9,7 +9,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.security import outgoing_headers, without_keys
-from proxy.backends.ask import OWN
+from proxy.backends.ask import OWN_SECTION
 from proxy.backends.base import Backend
 from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.secret_shapes import LONGEST
@@ -53,7 +53,7 @@ class RelayParts:
         self.lines = training.lines
         self.arms = training.arms
         self.formats = formats
-        self.own_server = ModelServer(services.backend, formats, OWN, is_further=False)
+        self.own_server = ModelServer(services.backend, formats, OWN_SECTION, is_further=False)
         self.further = servers_by_name(services.further)
         self.episodes = episodes
         self.queue = queue

@@ -181,8 +181,8 @@ class BackgroundResponses:
 
     def _server(self, completion: Completion) -> ModelServer:
         """The server that answered, as the settings are now."""
-        own, is_further = self._parts.own_server, completion.new.untrainable == FURTHER
-        return self._parts.further.get(completion.new.model, own) if is_further else own
+        own_server, is_further = self._parts.own_server, completion.new.untrainable == FURTHER
+        return self._parts.further.get(completion.new.model, own_server) if is_further else own_server
 
     async def _store_final(self, request: web.Request, completion: Completion, answer: WholeAnswer) -> None:
         """Store the answer, if it is final."""

@@ -162,7 +162,7 @@ def further_models(facts: DoctorFacts) -> DoctorCheck:
     if problems := {model: problem for model, problem in facts.further.items() if problem is not None}:
         line = "; ".join(f"{model}: {problem}" for model, problem in problems.items())
         return DoctorCheck(name, "problem", line, "start it, or correct its `url` and `api_key` in `[models.NAME]`")
-    return DoctorCheck(name, "ok", f"{', '.join(facts.further)} answer; they are captured and rated, and never train")
+    return DoctorCheck(name, "ok", f"there: {', '.join(facts.further)}; captured and rated, never trained")
 
 
 def formats(facts: DoctorFacts) -> DoctorCheck:

@@ -64,7 +64,8 @@ def describe_plan(plan: Mapping[str, Any], seconds: float | None) -> str:
     lines = [
         f"{some(plan['ratings'], 'rating')}{of_line} of {some(plan['completions'], 'answer')} can train on "
         f"{plan['model']}: {plan['liked']} good, {plan['disliked']} bad, {plan['stars']} in stars, "
-        f"{some(plan['comments'], 'comment')}, {some(plan['corrections'], 'correction')}, {plan['paired']} answers in pairs.",
+        f"{some(plan['comments'], 'comment')}, {some(plan['corrections'], 'correction')}, "
+        f"{plan['paired']} answers in pairs.",
         *_left_out(plan["exclusions"]),
         f"{some(plan['rounds'], 'round')}, {_time(seconds)}",
         "The answers are another model's: their words train, off-policy (KTO); comments teach as ever.",
