@@ -182,3 +182,19 @@ async def test_a_home_before_ollama_lists_it(tmp_path: Path, other: FakeBackend)
     finally:
         await proxy.stop()
         await ollama.stop()
+
+
+async def test_a_home_before_a_cloud_has_one_too(proxy: Proxy, other: FakeBackend) -> None:
+    proxy.kind = None
+    await proxy.stop()
+    await proxy.start(backend__kind="openai", models={"coder": {"url": other.url, "model": "qwen"}})
+    key = {"authorization": "Bearer key-for-the-cloud"}
+    assert "coder" in [m["id"] for m in (await proxy.get("/v1/models"))["data"]]
+    assert (await proxy.get("/v1/models/coder"))["id"] == "coder"
+    id, _ = await answered(proxy, "coder", headers=key)
+    await answered(proxy, "fake", headers=key)
+    assert "key-for-the-cloud" in str(proxy.backend.headers[-1]) and "key-for-the-cloud" not in str(other.headers)
+    assert (await proxy.rate(completion_id=id, rating="good"))[1]["never_trains"] == REASON
+    status, summed_up = await call(proxy, "POST", "/v1/responses/compact", {"model": "coder", "input": "hi"})
+    assert status == 200 and summed_up["object"] == "response.compaction"
+    assert len(other.requests) == 2 and len(proxy.backend.requests) == 1
