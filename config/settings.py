@@ -26,6 +26,8 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from config.errors import SettingsError, nearest
+from config.further_models import TABLE as MODELS
+from config.further_models import FurtherModels
 from config.meanings import meanings
 from config.presets import resolve
 from config.sections import (
@@ -52,7 +54,8 @@ HOME = "~/.rlproxy"
 PREFIX = "RLPROXY_"
 OVERRIDES = "train.overrides"
 # The settings that are themselves tables.
-TABLES = (OVERRIDES, "train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
+PEOPLE = ("train.raters", *(f"webhooks.{platform}.raters" for platform in PLATFORMS))
+TABLES = (OVERRIDES, MODELS, *PEOPLE)
 LISTS = (
     "server.hosts", "server.origins", "server.chat_admins", "server.sso_proxies", "backend.replicas",
     "train.hours", "train.where_options", "judge.hours", "turns.rules", "rubric.criteria",
@@ -90,6 +93,8 @@ class Settings(BaseSettings):
     """Folder that holds everything rlproxy keeps."""
     server: ServerSection = ServerSection()
     backend: BackendSection = BackendSection()
+    models: FurtherModels = {}
+    """Models of other servers, as `[models.coder]` with `url`, `kind`, `model` and `api_key`: never trained."""
     train: Train = Train()
     gate: Gate = Gate()
     judge: Judge = Judge()
@@ -172,7 +177,7 @@ def load(
 ) -> LoadedSettings:
     """Read all sources. `flags` are dotted keys, None is a flag not given; `file` must exist if named."""
     on_top = _environment(os.environ if environ is None else environ) | _flags(flags or {})
-    entries = _file(file, on_top) | on_top
+    entries = _merged(_file(file, on_top), on_top)
     settings = _build(entries)
     try:  # a bad preset or override should stop the start, not the first run
         resolve(settings.train.preset, settings.train.overrides)
@@ -181,6 +186,21 @@ def load(
         raise SettingsError(f"{error} (from {' and '.join(sorted(sources))})") from None
     check_secrets(settings.webhooks)
     return LoadedSettings(settings, {key: entries[key].source if key in entries else "default" for key in fields()})
+
+
+def _merged(base: dict[str, SourcedSettings], on_top: dict[str, SourcedSettings]) -> dict[str, SourcedSettings]:
+    """Both, the second first. Of one further model the file may have the address, and a variable the key."""
+    entries = base | on_top
+    tables = [entry.value for entry in (base.get(MODELS), on_top.get(MODELS)) if entry is not None]
+    if len(tables) == 2 and all(isinstance(model, Mapping) for table in tables for model in _values(table)):
+        file, variables = tables
+        models = {name: {**file.get(name, {}), **variables.get(name, {})} for name in file | variables}
+        entries[MODELS] = SourcedSettings(models, f"{base[MODELS].source} and {on_top[MODELS].source}")
+    return entries
+
+
+def _values(table: Any) -> list[Any]:
+    return list(table.values()) if isinstance(table, Mapping) else [table]
 
 
 def _flags(flags: Mapping[str, Any]) -> dict[str, SourcedSettings]:
@@ -219,7 +239,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, SourcedSettings]:
 def _as_spelt(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
     """Tables of people, whose names are not settings: the source lowers them with the rest of a variable's name."""
     tables: dict[str, Any] = {}
-    for table in (table for table in TABLES if table != OVERRIDES and isinstance(values.get(table), Mapping)):
+    for table in (name for name in PEOPLE if isinstance(values.get(name), Mapping)):
         start = f"{PREFIX}{table}.".replace(".", "__").upper()
         spelt = {name[len(start) :].lower(): name[len(start) :] for name in environ if name.upper().startswith(start)}
         tables[table] = {spelt.get(name, name): value for name, value in values[table].items()}
@@ -285,11 +305,12 @@ def _sentence(error: ValidationError, entries: Mapping[str, SourcedSettings]) ->
         sources = {entry.source for key, entry in entries.items() if key.startswith(path + ".")}
         return f"{path}: the values from {' and '.join(sorted(sources))} are not allowed: {reason}."
     field = fields()[key]
-    # A key, an address with one, or where somebody may have put one.
+    # A key, an address with one, or where somebody may have put one: also under a wrong name in a table of models.
     has_key = "@" in str(first["input"]) or ("?" in str(first["input"]) and key in ADDRESSES)
-    hidden = _is_secret(field) or key in HIDDEN or has_key
+    hidden = _is_secret(field) or key in HIDDEN or has_key or (key == MODELS and not path.endswith(".kind"))
+    key_path = path if key == MODELS else key
     value = "its value" if hidden else repr(first["input"])
-    return f"{key}: {value} from {entries[key].source} is not allowed: {reason}."
+    return f"{key_path}: {value} from {entries[key].source} is not allowed: {reason}."
 
 
 def _leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -170,6 +170,8 @@ class RecentCompletion:
     requester: Requester
     text: str  # all of it, or its beginning, as the call says
     calls: Message | None = None  # the reply itself, where it is nothing but tool calls
+    line: str = COMMON
+    untrainable: str | None = None
 
     @property
     def has_content(self) -> bool:

@@ -394,15 +394,17 @@ def actor_of(request: web.Request) -> str:
 
 
 def outgoing_headers(
-    headers: CIMultiDict[str], *, settings: ServerSection, backend: Mapping[str, str]
+    headers: CIMultiDict[str], *, settings: ServerSection, backend: Mapping[str, str], passes_keys: bool = True
 ) -> CIMultiDict[str]:
-    """The client's headers as the backend may see them: no key of rlproxy's, no `x-rl-…`, the backend's own key."""
+    """The client's headers as the backend may see them: no key of rlproxy's, no `x-rl-…`, the backend's own key.
+    `passes_keys`: the client's keys may be for this server."""
     own_keys = [k.get_secret_value() for k in (settings.api_key, settings.admin_key) if k]
     outgoing: CIMultiDict[str] = CIMultiDict()
     for name, value in headers.items():
         low = name.lower()
         is_own = low in _OURS or low.startswith("x-rl-") or is_identity(low, settings)
-        if not is_own and not FORM.search(value):
+        is_key = not passes_keys and _SECRET.search(low)
+        if not (is_own or is_key or FORM.search(value)):
             outgoing.add(name, value)
     if backend or any(same(key_in(headers), key) for key in own_keys):
         outgoing.popall("authorization", None)

@@ -21,6 +21,7 @@ from proxy.core.redirects import Redirected, redirect_error, refuse_all
 from proxy.core.server_url import route_url
 from proxy.core.upstream import body_of
 
+OWN_SECTION: Final = "backend"  # section of the settings that has the home's own server
 ASK_BYTES: Final = 1 << 25  # of an answer with the log-probs of a long prompt
 
 
@@ -41,28 +42,28 @@ async def ask(
 
 
 @contextmanager
-def contact(url: str, kind: str, question: str, timeout_s: float) -> Iterator[None]:
-    """One request to a server, which may not be there or not answer. Raises BackendDown; BackendBroke where it points
-    elsewhere."""
+def contact(url: str, kind: str, question: str, timeout_s: float, section: str = OWN_SECTION) -> Iterator[None]:
+    """One request to a server, which may not be there or not answer. `section`: of the settings, where its address is.
+    Raises BackendDown; BackendBroke where it points elsewhere."""
     try:
         yield
     except Redirected as error:
         raise redirect_error(url, str(error)) from error
     except aiohttp.ServerTimeoutError as error:  # no connection
-        raise down_error(url, error, kind) from error
+        raise down_error(url, error, kind, section) from error
     except TimeoutError as error:
         message = f"The backend at {url} did not answer {question} within {timeout_s:g} s; check its log."
         raise BackendDown(message, retry_after=5) from error
     except (aiohttp.ClientError, OSError) as error:
-        raise down_error(url, error, kind) from error
+        raise down_error(url, error, kind, section) from error
 
 
-def down_error(url: str, error: BaseException, kind: str = "") -> BackendDown:
+def down_error(url: str, error: BaseException, kind: str = "", section: str = OWN_SECTION) -> BackendDown:
     command = BACKENDS[kind].start if kind in BACKENDS else ""
     start = f"start it (`{command}`)" if command else "start it"
     start += _unused_proxy(url)
     return BackendDown(
-        f"The backend at {url} does not answer ({_reason(error)}); {start}, or correct backend.url: `rlproxy init` "
+        f"The backend at {url} does not answer ({_reason(error)}); {start}, or correct {section}.url: `rlproxy init` "
         "finds what runs here. Nothing stored was lost.",
         retry_after=5,
     )

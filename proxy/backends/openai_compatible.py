@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import aiohttp
 
 from config.sections import BackendSection
-from proxy.backends.ask import contact
+from proxy.backends.ask import OWN_SECTION, contact
 from proxy.backends.base import (
     Address,
     Capabilities,
@@ -53,6 +53,7 @@ PASSING: Final = {"created", "modified_at", "permission", "status", "tags"}
 
 class OpenAICompatible:
     kind = "openai"
+    section: str = OWN_SECTION
     has_own_routes: ClassVar[bool] = True  # beside the API, so that its address may lack `/v1`
     capabilities = Capabilities(
         adapters=False,
@@ -181,20 +182,23 @@ class OpenAICompatible:
         if not self._model:
             names = [m["id"] for m in await self.models() if not m.get("parent")]
             if not names:
-                raise BackendDown(f"The backend at {self._url} serves no model; load one there, or set backend.model.")
+                raise BackendDown(
+                    f"The backend at {self._url} serves no model; load one there, or set {self.section}.model."
+                )
             self._model = names[0]
 
     async def models(self) -> list[dict[str, Any]]:
         status, body = await self._call("GET", "/v1/models")
         request = f"GET {route_path(address_of(self._url).path, '/v1/models')}"
         if status in (401, 403):
+            variable = f"RLPROXY_{self.section}__api_key".replace(".", "__").upper()
             raise BackendBroke(
                 f"The backend at {self._url} wants a key, or another one ({status} to {request}): set "
-                f"RLPROXY_BACKEND__API_KEY, or backend.api_key in the settings."
+                f"{variable}, or {self.section}.api_key in the settings."
             )
         if status == 404:
             raise BackendBroke(
-                f"What answers at {self._url} is not a model server (404 to {request}): correct backend.url; "
+                f"What answers at {self._url} is not a model server (404 to {request}): correct {self.section}.url; "
                 f"`rlproxy init` finds the servers that run here.{self._may_lack_version}"
             )
         if status != 200:
@@ -203,7 +207,7 @@ class OpenAICompatible:
             return list(loads(body)["data"])
         except (ValueError, KeyError, TypeError) as error:
             raise BackendBroke(
-                f"The backend at {self._url} answered {request} with no model list: correct backend.url; "
+                f"The backend at {self._url} answered {request} with no model list: correct {self.section}.url; "
                 f"`rlproxy init` finds the servers that run here.{self._may_lack_version}"
             ) from error
 
@@ -279,7 +283,7 @@ class OpenAICompatible:
             raise BackendDown("The backend has not been started.")
         seconds = timeout_s or CALL_S
         timeout = aiohttp.ClientTimeout(total=seconds)
-        with contact(self.url, self.kind, f"{method} {path}", seconds):
+        with contact(self.url, self.kind, f"{method} {path}", seconds, self.section):
             async with self._http.request(
                 method, route_url(url or self.url, path), headers=self.headers(), timeout=timeout, **options
             ) as response:

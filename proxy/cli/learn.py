@@ -190,7 +190,9 @@ def runs(
 
 @learn_app.command("why")
 def explain(
-    id: Annotated[str, typer.Argument(help="Of an answer or of a rating, as `rlproxy answers` shows them.")],
+    id: Annotated[
+        str, typer.Argument(help="Of an answer or of a rating, as `rlproxy answers` shows them; `last` is the newest.")
+    ] = "last",
     home: Home = None,
     as_json: AsJson = False,
 ) -> None:

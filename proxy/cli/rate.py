@@ -60,8 +60,9 @@ def fix(
     if as_json:
         print_json(rating)
         return
-    print(f"corrected: {_name_answer(rating)}; it trains towards your words")
-    print(progress_line(client.call("GET", "/rl/status")))
+    effect = "" if rating["never_trains"] else "; it trains towards your words"
+    print(f"corrected: {_name_answer(rating)}{effect}")
+    print(_progress(client, rating))
 
 
 def _find_answer(client: HomeClient, id: str, session: str | None) -> dict[str, Any]:
@@ -127,7 +128,22 @@ def _rate(rating: str, comment: list[str] | None, choice: AnswerChoice, home: Pa
         note = ", as before" if answer["duplicate"] else "; replaces your earlier rating" if answer["replaced"] else ""
         word = f"{rating[0]} of 5" if rating.endswith("/5") else rating
         print(f"rated {word}: {_name_answer(answer)}{note}")
-        print(progress_line(client.call("GET", "/rl/status")))
+        print(_progress(client, answer))
+
+
+def _progress(client: HomeClient, rating: dict[str, Any]) -> str:
+    """How far the next run of the answer's line is; or why that answer never trains."""
+    from urllib.parse import quote
+
+    from proxy.client import Refused
+
+    if rating["never_trains"]:
+        return f"this answer never trains: {rating['never_trains']}; the rating is kept, and exported"
+    line = rating["line"]
+    try:
+        return progress_line(client.ask("GET", "/rl/status" + (f"?line={quote(line, safe='')}" if line else "")))
+    except Refused as refused:  # of a line that is retired
+        return str(refused)
 
 
 @rate_app.command()

@@ -97,6 +97,8 @@ def _answering(s: dict[str, Any], url: str) -> list[Row]:
         rows.append(("model", f"{s['model'] or 'not known yet'}, {answering}", ""))
     if other_lines := [line for line in s.get("lines", ()) if line != s["line"]]:
         rows.append(("line", f"{s['line']}; also {', '.join(other_lines)} (`rlproxy line list`)", ""))
+    if further := s.get("further_models"):
+        rows.append(("also", f"{', '.join(further)}: captured and rated, and never trained", ""))
     if changed := s.get("changed"):
         rows.append(("changed", f"{changed['line']}; `rlproxy adapters v{s['live']}` shows it", ""))
     rows.append(("backend", s["backend"]["state"], ""))

@@ -14,6 +14,7 @@ from proxy.images.parts import IMAGE_PARTS, is_inline, url_of
 IMAGE: Final = "has_image"
 REMOTE: Final = "remote_image"  # named by an address or an id: rlproxy fetches nothing, so it has not seen it
 TOO_MANY: Final = "too_many_images"
+FURTHER: Final = "further_model"  # of `[models.NAME]`: whatever is in it
 IMAGE_REASONS: Final = (IMAGE, REMOTE, TOO_MANY)
 _KINDS: Final = {
     "input_audio": "has_audio", "audio": "has_audio", "audio_url": "has_audio",
@@ -25,6 +26,7 @@ WORDS: Final = {
     IMAGE: "has a picture",
     REMOTE: "remote image",
     TOO_MANY: "more pictures than images.max_per_prompt",
+    FURTHER: "a further model answered, and only the home's own model trains",
     "flagged": "liked, and flagged by your own check",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
@@ -76,14 +76,28 @@ class RatingBody(TypedDict):
     duplicate: Annotated[bool, Field(description="This event, or a rating that says the same, had been stored before.")]
     replaced: Annotated[str | None, Field(description="The rating whose place this one took.")]
 
+    line: Annotated[str | None, Field(description="The answer's; null as `answer`.")]
+    never_trains: Annotated[
+        str | None, Field(description="Why this answer never trains; null where it may, or as `answer`.")
+    ]
+
 
 class TakenBackBody(RatingBody):
     trained: Annotated[list[int], Field(description="Versions that learned from it, and stay as they are.")]
 
 
-def whole(rating: Rating, answer: str | None) -> RatingBody:
-    members = {name: getattr(rating, name) for name in RatingBody.__annotations__ if name != "answer"}
-    return cast(RatingBody, members | {"answer": answer})
+class AnswerText(NamedTuple):
+    """The rated answer, to who may read it."""
+
+    words: str | None = None  # how it begins
+    line: str | None = None
+    never_trains: str | None = None
+
+
+def whole(rating: Rating, answer: AnswerText) -> RatingBody:
+    of_answer = {"answer": answer.words, "line": answer.line, "never_trains": answer.never_trains}
+    members = {name: getattr(rating, name) for name in RatingBody.__annotations__ if name not in of_answer}
+    return cast(RatingBody, members | of_answer)
 
 
 class ShortRating(TypedDict):

@@ -103,8 +103,8 @@ class StatusTexts(Protocol):
 
     def text(self, *, with_text: bool, line: str = COMMON) -> Awaitable[str]: ...
 
-    def countdown(self, line: str = COMMON) -> Awaitable[str]:
-        """How far the next run is."""
+    def after_rating(self, answer: RecentCompletion) -> Awaitable[str]:
+        """How far the next run of the answer's line is; or that this answer never trains."""
 
 
 def parse(text: str) -> Command:
@@ -191,8 +191,8 @@ class ChatCommands:
             return "your key may ask models and not rate (its role is use), so nothing was rated."
         target = await find_target()
         if command.verb == "undo":
-            return await self._undo(target, line)
-        return await self._rate(target, command, source, event_id, line)
+            return await self._undo(target)
+        return await self._rate(target, command, source, event_id)
 
     async def _last(self, place: Place) -> RecentCompletion:
         """The last main turn of this session or person; another's is not what they saw. Raises CannotTell."""
@@ -200,7 +200,7 @@ class ChatCommands:
             raise CannotTell("nothing of yours was answered yet, so nothing was rated.")
         return answer
 
-    async def _rate(self, target: RatingTarget, command: Command, source: str, event_id: str | None, line: str) -> str:
+    async def _rate(self, target: RatingTarget, command: Command, source: str, event_id: str | None) -> str:
         if len(command.words) > MAX_TEXT:
             raise BadRequest(f"What you wrote after the word is over {MAX_TEXT} characters, so nothing was rated.")
         if command.verb == "fix":
@@ -209,7 +209,7 @@ class ChatCommands:
                 return "write the better answer after it, as in `/rl fix: TEXT`. Nothing was rated."
             if command.several_lines:
                 return self._ask_for(target, text)
-            return await self._fix(target, text, source, event_id, line)
+            return await self._fix(target, text, source, event_id)
         if command.several_lines:
             return SEVERAL_LINES
         comment = command.words or None
@@ -217,11 +217,11 @@ class ChatCommands:
         new = NewRating(*target.key, value, comment=comment, source=source, source_event_id=event_id, scale=scale)
         rating = await self._feedback.rate(new)
         reason = f", because “{comment}”" if comment else ""
-        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target, line)}"
+        return f"rated {_word(rating)}{reason}{_replaced(rating, new)}. {await self._end(target)}"
 
-    async def _end(self, target: RatingTarget, line: str) -> str:
+    async def _end(self, target: RatingTarget) -> str:
         """Which answer it was, how to undo, and what it adds to."""
-        return f"{target.words} {UNDO} {_sentence(await self._status.countdown(line))}"
+        return f"{target.words} {UNDO} {_sentence(await self._status.after_rating(target.answer))}"
 
     def _ask_for(self, target: RatingTarget, text: str) -> str:
         self._unconfirmed.keep(target.key, text)
@@ -229,21 +229,21 @@ class ChatCommands:
         first, last, answer = first_words(lines[0]), first_words(lines[-1]), quote_of(target.answer)
         return CONFIRM.format(first=first, last=last, answer=answer)
 
-    async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None, line: str) -> str:
+    async def _fix(self, target: RatingTarget, text: str, source: str, event_id: str | None) -> str:
         new = NewRating(*target.key, -1.0, correction=text, source=source, source_event_id=event_id)
         rating = await self._feedback.rate(new)
         replacement = _replaced(rating, new)
-        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target, line)}"
+        return f"rated bad, with your text as what would have been right{replacement}. {await self._end(target)}"
 
-    async def _undo(self, target: RatingTarget, line: str) -> str:
+    async def _undo(self, target: RatingTarget) -> str:
         rating = await self._store.ratings.live(*target.key)
         if rating is None:
             return "you have not rated the answer above, so there is nothing to undo."
         await self._feedback.retract(rating.id)
-        countdown = _sentence(await self._status.countdown(line))
+        progress = _sentence(await self._status.after_rating(target.answer))
         trained = versions_in_words(await self._store.ratings.versions_of(rating.id))
         stays = f" {trained} learned from it, and stays so; `/rl rollback` goes back a version." if trained else ""
-        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}{stays} {countdown}"
+        return f"your rating of the answer above ({_word(rating)}) is taken back. {target.words}{stays} {progress}"
 
 
 def _sentence(line: str) -> str:

@@ -18,13 +18,14 @@ from proxy.access.keys import Principal, Scope
 from proxy.access.security import principal_of
 from proxy.conversation.answer_on_screen import OURS, Ambiguous, AnswerOnScreen, CannotTell, Place
 from proxy.conversation.first_words import quote_text
+from proxy.conversation.modalities import in_words
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.same_text import Similarity, similarity, text_in
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_response, parse_json
 from proxy.core.offload import in_thread, off_loop
 from proxy.dialects.identity import user_in
-from proxy.feedback.bodies import OpenWebUITaken
+from proxy.feedback.bodies import AnswerText, OpenWebUITaken
 from proxy.feedback.open_webui_form import MAX_TEXT, OpenWebUIVote, chat_messages, parse_vote, plain
 from proxy.feedback.ratings import Feedback, as_json, rater_of
 from store.learning.ratings import judgement
@@ -51,7 +52,7 @@ class RatedAnswer(NamedTuple):
     """The completion that a feedback is about."""
 
     completion_id: str
-    answer: str  # its first words, quoted
+    answer: AnswerText
     user: str | None  # whom it was for
     correction: str | None  # what a person has made of it in the chat
 
@@ -60,11 +61,11 @@ class FeedbackResult(NamedTuple):
     result: Result
     line: str  # for people
     rating: Rating | None = None
-    answer: str | None = None
+    answer: AnswerText = AnswerText()
 
     def as_json(self) -> OpenWebUITaken:
         stored = self.rating
-        rating = None if stored is None else as_json(stored, {stored.completion_id: self.answer or ""})
+        rating = None if stored is None else as_json(stored, {stored.completion_id: self.answer})
         return {"result": self.result, "line": self.line, "rating": rating}
 
 
@@ -129,14 +130,15 @@ class OpenWebUI:
             source=SOURCE, source_event_id=f"{prefix}{new.id}:{len(previous)}", scale=new.scale,
         )  # fmt: skip
         if (unchanged := _unchanged(rating, previous, theirs, new.changed_at, how)) is not None:
-            return FeedbackResult("known", f"rlproxy has this already: {rated.answer}", unchanged, rated.answer)
+            return FeedbackResult("known", f"rlproxy has this already: {rated.answer.words}", unchanged, rated.answer)
         stored = await self._feedback.rate(rating)
         for old in previous:  # the same message shows another answer now, or another person's name is on it
             if old.live and (old.completion_id, old.rater) != (rating.completion_id, rating.rater):
                 await self._feedback.retract(old.id)
         added = [word for word in ("comment", "correction") if getattr(stored, word)]
         words = f", with your {' and '.join(added)}" if added else ""
-        return FeedbackResult("rated", f"Rated {new.word} in rlproxy: {rated.answer}{words}", stored, rated.answer)
+        line = f"Rated {new.word} in rlproxy: {rated.answer.words}{words}"
+        return FeedbackResult("rated", line, stored, rated.answer)
 
     async def _shown_answer(
         self, new: OpenWebUIVote, messages: list[Any], previous: Sequence[Rating], scope: Scope, other_name: str | None
@@ -174,7 +176,9 @@ class OpenWebUI:
             raise NotFound(f"The completion {id} went in this moment, so nothing was rated.")
         captured = completion.end.text if completion.end is not None else ""
         correction = await in_thread(self._correction, text, captured)
-        return RatedAnswer(id, quote_text(captured), user, correction)
+        reason = completion.new.untrainable
+        answer = AnswerText(quote_text(captured), completion.new.line, reason and in_words(reason))
+        return RatedAnswer(id, answer, user, correction)
 
     def _correction(self, text: str, captured: str) -> str | None:
         """None where it is the captured answer, or nothing to learn from."""
@@ -203,7 +207,12 @@ class OpenWebUI:
                 "nothing", "No rating in rlproxy came of that feedback, so there was nothing to take back."
             )
         row = await self._store.answers.get(retracted[0].completion_id)
-        answer = quote_text(row.text, row.calls) if row is not None else None
+        reason = None if row is None else row.untrainable
+        answer = (
+            AnswerText()
+            if row is None
+            else AnswerText(quote_text(row.text, row.calls), row.line, reason and in_words(reason))
+        )
         count = "The rating" if len(retracted) == 1 else f"{len(retracted)} ratings"
         return FeedbackResult(
             "taken back",

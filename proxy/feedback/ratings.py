@@ -19,6 +19,7 @@ from proxy.access.keys import Principal, Scope
 from proxy.access.security import principal_of
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.first_words import first_words, quote_of
+from proxy.conversation.modalities import in_words
 from proxy.conversation.redaction import WORTH_A_THREAD, Redactor
 from proxy.core.errors import BadRequest, Conflict, Forbidden, NotFound, ProxyError, not_stored
 from proxy.core.events import Events
@@ -27,7 +28,7 @@ from proxy.core.metrics import Metrics
 from proxy.core.offload import off_loop, off_loop_above
 from proxy.core.wrapped_ids import LONGEST, unwrap_id
 from proxy.dialects.identity import user_in
-from proxy.feedback.bodies import MAX_TEXT, Batch, RatingBody, RefusedBody, TakenBackBody, TakenBody, whole
+from proxy.feedback.bodies import MAX_TEXT, AnswerText, Batch, RatingBody, RefusedBody, TakenBackBody, TakenBody, whole
 from proxy.feedback.langsmith_form import to_own_format
 from store.errors import EventTaken, NoAnswer, StoreError, UnknownCompletion, UnknownRating
 from store.learning.rater_quota import FULL_VOICE, LEAST_WEIGHT, MOST_WEIGHT
@@ -35,12 +36,13 @@ from store.learning.rater_quota import OWNER as OWNER
 from store.records import RATING_TEXTS, NewRating, NewReaction, Rating, ReactionResult, RecentCompletion, Scale
 from store.store import Store
 
+LAST: Final = "last"  # in place of an id
 MAX_BATCH: Final = 1000
 WAIT_S: Final = 0.5  # for a completion whose rating came before it
 LOOK_S: Final = 0.05
 
 T = TypeVar("T")
-Words = Mapping[str, str]  # how answers begin, by their completions' ids
+Words = Mapping[str, AnswerText]  # the rated answers, by their completions' ids
 
 _WORDS: Final = {"good": 1.0, "bad": -1.0, "up": 1.0, "down": -1.0, "👍": 1.0, "👎": -1.0}
 _SOURCES: Final = frozenset(("http", "chat", "cli", "page", "open-webui", *PLATFORMS))
@@ -186,11 +188,15 @@ class Feedback:
         return "no words" if answer is None else quote_of(await self._screen.so_far(answer))
 
     async def _words(self, ratings: Sequence[Rating], principal: Principal, user: str | None) -> Words:
-        """How the rated answers begin, by their completions' ids: those that this request may read."""
+        """The rated answers, by their completions' ids: those that this request may read."""
         completions = await self._store.answers.many([rating.completion_id for rating in ratings])
         raters = {rating.completion_id: rating.rater for rating in ratings}
         return {
-            id: quote_of(await self._screen.so_far(completion))
+            id: AnswerText(
+                quote_of(await self._screen.so_far(completion)),
+                completion.line,
+                completion.untrainable and in_words(completion.untrainable),
+            )
             for id, completion in completions.items()
             if Scope(
                 principal, name := user or _rater_name(raters[id], principal), () if name is None else (name,)
@@ -267,7 +273,7 @@ class Feedback:
     async def delete(self, request: web.Request) -> web.Response:
         """`DELETE /v1/feedback/{id}`; `last` undoes the rater's newest."""
         rating_id, principal, user = request.match_info["id"], principal_of(request), user_in(request.headers)
-        if rating_id == "last":
+        if rating_id == LAST:
             rater = rater_of(request.query.get("rater") or None, principal, user)
             session = request.query.get("session")
             last = await self._store.ratings.last(rater, session=session, line=principal.line)
@@ -288,9 +294,9 @@ class Feedback:
 
         Raises CannotTell where nothing of the last one came."""
         completion_id, session = _text(body, "completion_id", LONGEST), _text(body, "session", 200)
-        if completion_id and completion_id != "last":
+        if completion_id and completion_id != LAST:
             return unwrap_id(completion_id)
-        if not (completion_id or session or body.get("last")):
+        if not (completion_id or session or body.get(LAST)):
             raise BadRequest(
                 'Say what is rated: `completion_id` (an id or "last") or `session`.', param="completion_id"
             )
@@ -303,6 +309,16 @@ class Feedback:
         if answer is None:
             raise NotFound(f"There is no completion{f' in session {session}' if session else ''} to rate yet.")
         return answer.id
+
+    async def named_in(self, request: web.Request) -> str:
+        """The id in a route's path. `last` is the answer that a rating of `last` would be about. Raises NotFound."""
+        id = unwrap_id(request.match_info["id"])
+        if id != LAST:
+            return id
+        principal, user = principal_of(request), user_in(request.headers)
+        rater = rater_of(request.query.get("rater") or None, principal, user)
+        body = {LAST: True, "session": request.query.get("session")}
+        return await self._target(body, rater, Scope(principal, user), None)
 
     async def _last(self, session: str | None, rater: str) -> RecentCompletion | None:
         await self._screen.underway.begin_all()
@@ -341,7 +357,7 @@ def _rater_name(rater: str, principal: Principal) -> str | None:
 
 
 def as_json(rating: Rating, words: Words) -> RatingBody:
-    return whole(rating, words.get(rating.completion_id))
+    return whole(rating, words.get(rating.completion_id, AnswerText()))
 
 
 def rater_of(name: str | None, principal: Principal, user: str | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from proxy.dialects import Dialect, ParsedRequest
 from proxy.dialects.identity import HeadIdentity, RequestIdentity, head_identity
 from proxy.relay.capture.optout import says_off
 from proxy.relay.early_stream import HeldStream
+from proxy.relay.model_servers import ModelServer
 from proxy.relay.request_body import CommandLines, coding_of
 from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Assignment
@@ -81,6 +81,7 @@ class RequestContext:
     requester: Requester  # whose completion it is
     commands: CommandLines
     digest: bytes | None  # the same for each try of it; None where its client does not count them
+    server: ModelServer  # the home's own, until its model's name is read
     id: str | None = None  # of its completion; None where it is not captured
 
     # command
@@ -101,6 +102,11 @@ class RequestContext:
         """The headers that prove which weights answer."""
         headers = {"x-rl-adapter": label(self.lease.version)}
         return headers if self.line == COMMON else {**headers, "x-rl-line": self.line}
+
+    @property
+    def wanted_model(self) -> str:
+        """The model that it asks for, by its server's name; where a version answers, by its client's."""
+        return self.lease.model if self.lease.version is None else self.parsed.model
 
     @property
     def promised(self) -> int | None:
@@ -124,12 +130,17 @@ class RequestContext:
         return len(self.content.raw) + sum(map(len, self.add.values()))
 
 
-def head_facts(head: RequestHead, settings: Settings, backend: Mapping[str, str]) -> HeadFacts:
-    """`backend`: the headers by which rlproxy is known there. Raises BadRequest."""
+def head_facts(head: RequestHead, settings: Settings, server: ModelServer) -> HeadFacts:
+    """`server`: where the request goes. Raises BadRequest."""
     headers = head.headers
     off = says_off(headers)
     side = is_marked_side(headers, settings.turns.rules)
-    sent = outgoing_headers(end_to_end(headers), settings=settings.server, backend=backend)
+    sent = outgoing_headers(
+        end_to_end(headers),
+        settings=settings.server,
+        backend=server.backend.headers(),
+        passes_keys=not server.is_further,
+    )
     sent.popall("content-encoding", None)  # it is undone when the body is read
     sent["accept-encoding"] = "identity"  # the answer has to be read here
     sent["content-type"] = "application/json"

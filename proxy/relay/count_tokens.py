@@ -10,7 +10,7 @@ they do better with a guess of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 from multidict import CIMultiDict
@@ -30,12 +30,20 @@ from proxy.core.upstream import MOST_SHORT, answer_headers, message_in, no_http,
 from proxy.dialects import MESSAGES, ParsedRequest
 from proxy.dialects.identity import user_in
 from proxy.relay import openai_tokens
+from proxy.relay.model_servers import ModelServer, further_of
 from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import coding_of, hold_parsed, parse_request, plain_body, room_for
 
 # What a tokenizer needs of a chat request; the rest is for sampling.
 _PROMPT_MEMBERS: Final = ("messages", "tools", "chat_template_kwargs")
 TABLE: Final = "x-rl-tiktoken"  # the table that counted, where it was not the server
+
+
+class CountingPlace(NamedTuple):
+    """Where a prompt is counted."""
+
+    server: ModelServer
+    address: Address
 
 
 class CountTokens:
@@ -51,25 +59,30 @@ class CountTokens:
         await hold_parsed(request, raw, prefix)
         heavy = prefix.weight
         content, parsed = await off_loop(heavy, parse_request, raw, bodies, prefix, MESSAGES)
+        name = self._parts.live_version.parse_name(parsed.model)
+        if (server := further_of(self._parts.further, name)) is not None:
+            await server.backend.ready()
+            place = CountingPlace(server, server.backend.address(server.backend.served.model))
+            return await self._answer(request, content.raw, content.parsed, parsed, place, heavy)
         async with self._parts.admission.through():
             await self._parts.backend.ready()
-            name = self._parts.live_version.parse_name(parsed.model)
             principal, headers = principal_of(request), request.headers
             user, agent = user_in(headers) or principal.name, agent_of(headers, parsed.messages)
             line = await self._parts.lines.of_request(name, principal, headers, user, agent)
             lease = await self._parts.live_version.acquire(name, line=line)
             try:
                 with place_for(self._parts.backend, lease.model) as address:
-                    return await self._answer(request, content.raw, content.parsed, parsed, address, heavy)
+                    place = CountingPlace(self._parts.own_server, address)
+                    return await self._answer(request, content.raw, content.parsed, parsed, place, heavy)
             finally:
                 lease.release()
 
     async def _answer(
-        self, request: web.Request, raw: bytes, body: Any, parsed: ParsedRequest, address: Address, heavy: int
+        self, request: web.Request, raw: bytes, body: Any, parsed: ParsedRequest, place: CountingPlace, heavy: int
     ) -> web.Response:
-        members = {k: v for k, v in address.members.items() if k == "model"}
+        members = {k: v for k, v in place.address.members.items() if k == "model"}
         rewritten = await off_loop(heavy, rewrite, raw, {}, members)
-        status, headers, answer = await self._ask(request, address, target_of(request), rewritten)
+        status, headers, answer = await self._ask(request, place, target_of(request), rewritten)
         if status not in MISSING:
             return web.Response(status=status, body=answer, headers=headers)
         if parsed.unreadable is not None:
@@ -77,7 +90,7 @@ class CountTokens:
         chat = await off_loop(heavy, MESSAGES.to_chat, body, parsed)
         if await off_loop(heavy, first_non_text, chat["messages"]) is not None:
             raise _cannot("of pictures, sounds or files", message_in(answer))
-        if (count := await self._count_by_server(request, address, chat, heavy)) is not None:
+        if (count := await self._count_by_server(request, place, chat, heavy)) is not None:
             return web.json_response({"input_tokens": count})
         tokens = await openai_tokens.count(loads(members["model"]) if "model" in members else parsed.model, chat)
         if isinstance(tokens, str):
@@ -85,24 +98,24 @@ class CountTokens:
         return web.json_response({"input_tokens": tokens.tokens}, headers={TABLE: tokens.table})
 
     async def _count_by_server(
-        self, request: web.Request, address: Address, chat: Mapping[str, Any], heavy: int
+        self, request: web.Request, place: CountingPlace, chat: Mapping[str, Any], heavy: int
     ) -> int | None:
         """Ask as vLLM and the built-in backend have it, then as llama.cpp has it; None where there is neither."""
-        members = {k: v for k, v in address.members.items() if k == "model"}
+        members = {k: v for k, v in place.address.members.items() if k == "model"}
         question = await off_loop(heavy, _prompt, chat, members)
-        reply = await self._json(request, address, "/tokenize", question)
+        reply = await self._json(request, place, "/tokenize", question)
         if isinstance(count := reply.get("count"), int):
             return count
-        prompt = (await self._json(request, address, "/apply-template", question)).get("prompt")
+        prompt = (await self._json(request, place, "/apply-template", question)).get("prompt")
         if not isinstance(prompt, str):
             return None
         text = dumps({"content": prompt, "add_special": True, "parse_special": True})
-        tokens = (await self._json(request, address, "/tokenize", rewrite(text, {}, members))).get("tokens")
+        tokens = (await self._json(request, place, "/tokenize", rewrite(text, {}, members))).get("tokens")
         return len(tokens) if isinstance(tokens, list) else None
 
-    async def _json(self, request: web.Request, address: Address, path: str, body: bytes) -> dict[str, Any]:
+    async def _json(self, request: web.Request, place: CountingPlace, path: str, body: bytes) -> dict[str, Any]:
         """Its answer; nothing where it does not know the route or what was asked."""
-        status, _, answer = await self._ask(request, address, path, body)
+        status, _, answer = await self._ask(request, place, path, body)
         try:
             reply = loads(answer) if status == 200 else {}
         except ValueError:
@@ -110,9 +123,10 @@ class CountTokens:
         return reply if isinstance(reply, dict) else {}
 
     async def _ask(
-        self, request: web.Request, address: Address, target: str, body: bytes
+        self, request: web.Request, place: CountingPlace, target: str, body: bytes
     ) -> tuple[int, CIMultiDict[str], bytes]:
-        headers = self._parts.request_headers(request)
+        server, address = place
+        headers = self._parts.request_headers(request, server)
         headers.popall("content-encoding", None)  # it was undone when we read the body
         headers["accept-encoding"], headers["content-type"] = "identity", "application/json"
         assert self._parts.connections is not None
@@ -127,7 +141,7 @@ class CountTokens:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
                 if last_try or not isinstance(error, ConnectionError):
-                    raise down_error(address.url, error, self._parts.backend.kind) from error
+                    raise down_error(address.url, error, server.backend.kind, server.section) from error
         raise AssertionError("unreachable")
 
 

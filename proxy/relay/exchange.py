@@ -69,7 +69,7 @@ class Exchange:
         self._parts = parts
         self._context = context
         self._request = context.request
-        self._keepable = partial(parts.keepable, context.request)
+        self._keepable = partial(parts.keepable, context.request, context.server)
         self._dialect = context.dialect
         self._outgoing = outgoing
         self._parsed = outgoing.parsed
@@ -108,9 +108,11 @@ class Exchange:
             self._attempt.completion = capture.id  # its retry may have the same id
 
     def _new_capture(self) -> Capture:
-        assert self._context.id is not None
-        capture = self._parts.capture(self._context.id, self._parsed, self._dialect, self._keepable, self._room.record)
-        capture.requester, capture.trace = self._context.requester, self._context.trace
+        context, room = self._context, self._room.record
+        assert context.id is not None
+        keepable, backend = self._keepable, context.server.backend
+        capture = self._parts.capture(context.id, self._parsed, self._dialect, keepable, backend, room)
+        capture.requester, capture.trace = context.requester, context.trace
         return capture
 
     def _follow(self) -> None:
@@ -280,7 +282,7 @@ class Exchange:
     async def _unknown_model(self, reason: str) -> UnknownModel | None:
         assert self._in_flight.address is not None
         url, message = self._in_flight.address.url, self._keepable(reason)[:300]
-        return await unknown_model(self._parts.backend, url, self._parsed.model, message)
+        return await unknown_model(self._context.server.backend, url, self._context.wanted_model, message)
 
     async def _begin(self, upstream: Answer, splitter: EventSplitter | None = None) -> web.StreamResponse:
         """The head of a stream."""

@@ -63,6 +63,7 @@ class InFlightRequest:
         self.refusal = b""  # a 404 that was read to see what it is about
         self.address: Address | None = None  # where the question is
         self._parts = parts
+        self._server = context.server
         self._context = context
         self._outgoing = outgoing
         self._on_departure = on_departure
@@ -71,18 +72,19 @@ class InFlightRequest:
     def leave(self) -> None:
         """The question is nowhere any more."""
         if self.address is not None:
-            self._parts.backend.release(self.address)
+            self._server.backend.release(self.address)
             self.address = None
 
     async def ask(self) -> Answer:
         """The head of the answer. Raises ProxyError; BadRequest for what chat completions cannot say."""
-        formats, dialect = self._parts.formats, self._context.dialect
+        formats, dialect = self._server.formats, self._context.dialect
         if not formats.native(dialect.name):
             await self._translate()
             return await self._answered()
         # The client sees the model it asked for; an adapter's own name stays between us and the backend.
-        model = self._outgoing.parsed.model if self._context.lease.version is not None else None
-        self.codec = Native(dialect, self._outgoing, self._parts.backend.capabilities, self._context.id, model)
+        is_renamed = self._context.lease.version is not None or self._server.is_further
+        model = self._outgoing.parsed.model if is_renamed else None
+        self.codec = Native(dialect, self._outgoing, self._server.backend.capabilities, self._context.id, model)
         upstream = await self._answered()
         if upstream.status not in MISSING or dialect is CHAT or formats.is_proven(dialect.name):
             if upstream.status in OK:
@@ -111,7 +113,7 @@ class InFlightRequest:
             Translated,
             dialect,
             outgoing,
-            self._parts.backend.capabilities,
+            self._server.backend.capabilities,
             id=self._context.id or new_id(),
             model=outgoing.parsed.model or self._parts.live_version.model,
             created=int(time.time()),
@@ -121,7 +123,7 @@ class InFlightRequest:
 
     async def _answered(self) -> Answer:
         """The answer of a server that has the version and takes what is asked. Only what is captured has wishes."""
-        version, lost = self._context.lease.version, self._parts.backend.capabilities.unknown_model_statuses
+        version, lost = self._context.lease.version, self._server.backend.capabilities.unknown_model_statuses
         wishes = self._wishes() if self._context.id is not None and self.codec.asks else None
         self.withheld = None if wishes is None else self._parts.wishes.refusal(wishes)
         message: str | None = None  # what the server said to our wishes
@@ -173,7 +175,7 @@ class InFlightRequest:
         if upstream.status not in OK or await error_at_once(upstream) is not None:
             self._parts.wishes.acquit(wishes)
             return
-        self.withheld = message = self._parts.keepable(self._context.request, message)[:MOST_REFUSAL]
+        self.withheld = message = self._parts.keepable(self._context.request, self._server, message)[:MOST_REFUSAL]
         self._parts.wishes.refuse(wishes, message)
         log.warning(
             "the backend refuses what makes captures exact; it is not asked for that for a while",
@@ -183,12 +185,12 @@ class InFlightRequest:
     async def _sent(self, wishing: bool) -> Answer:
         """The answer of a server that took the question: at most at two places, as it may be the question that ends a
         server."""
-        parts, outgoing = self._parts, self._outgoing
+        parts, server, outgoing = self._parts, self._server, self._outgoing
         heavy = max(outgoing.size, outgoing.weight) if outgoing.add else outgoing.weight
         for last_place in (False, True):
             if self.address is not None:
                 self.leave()  # an earlier question of this request
-            self.address = address = parts.backend.address(self._context.lease.model, self._context.conversation)
+            self.address = address = server.backend.address(self._context.lease.model, self._context.conversation)
             if heavy < LARGE:
                 body = self.codec.body(address.members, asking=wishing)
             else:
@@ -201,15 +203,15 @@ class InFlightRequest:
                 refuse(address.url, upstream)
                 return upstream
             except Silent as error:  # it took the question and is silent: another would be, too
-                raise down_error(address.url, error, parts.backend.kind) from error
+                raise down_error(address.url, error, server.backend.kind, server.section) from error
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
                 parts.health.files.check(error)
                 parts.wishes.forget()
-                elsewhere = parts.backend.fail_over(address)
+                elsewhere = server.backend.fail_over(address)
                 if last_place or not (elsewhere or await self._is_back(error)):
-                    raise down_error(address.url, error, parts.backend.kind) from error
+                    raise down_error(address.url, error, server.backend.kind, server.section) from error
         raise AssertionError("unreachable")
 
     async def _connected(self, url: str, body: bytes) -> Answer:
@@ -249,9 +251,9 @@ class InFlightRequest:
         """
         if isinstance(error, NotConnected):
             await asyncio.sleep(NOTICED_S)  # in which a server of ours is seen to have ended
-            await self._parts.backend.ready()
+            await self._server.backend.ready()
             return True
-        foreign = self._parts.backend.capabilities.is_foreign
+        foreign = self._server.backend.capabilities.is_foreign
         return not foreign and self._taken_count == 1 and await self._answers_again()
 
     async def _answers_again(self) -> bool:
@@ -266,12 +268,12 @@ class InFlightRequest:
         return True
 
     async def _is_well(self) -> bool:
-        parts = self._parts
-        assert parts.connections is not None
+        connections, backend = self._parts.connections, self._server.backend
+        assert connections is not None
         try:
-            await parts.backend.ready()
-            with place_for(parts.backend, self._context.lease.model) as address:
-                answer = await parts.connections.ask("GET", address.url, "/v1/models", parts.backend.headers(), None)
+            await backend.ready()
+            with place_for(backend, self._context.lease.model) as address:
+                answer = await connections.ask("GET", address.url, "/v1/models", backend.headers(), None)
                 answer.close()
                 return answer.status < 500
         except (ProxyError, NoHttp, OSError):

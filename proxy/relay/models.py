@@ -38,7 +38,7 @@ class Models:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         """A list of somebody else's models is theirs alone, and a client's own key opens it."""
-        if self._is_foreign:
+        if self._is_foreign and not self._parts.further:
             return await self._passthrough(request)
         listed = await self.listed(request)
         if ANTHROPIC in request.headers:
@@ -52,7 +52,7 @@ class Models:
         if request.method != "GET" or not path.startswith(_BY_NAME):
             return await self._passthrough(request)
         name = unquote(path.removeprefix(_BY_NAME))
-        if self._is_foreign:
+        if self._is_foreign and name not in self._parts.services.further:
             response = await self._passthrough(request)
             if not is_missing(response):
                 return response
@@ -75,10 +75,15 @@ class Models:
         async with self._parts.admission.through():
             await backend.ready()
             if self._is_foreign:
-                return await self._listed_for(request)
+                return [*await self._listed_for(request), *self.further()]
             models = await backend.models()
         theirs = [m for m in models if not str(m.get("id", "")).startswith(f"{self._parts.live_version.model}@")]
-        return [*theirs, *await self.ours(principal_of(request))]
+        return [*theirs, *await self.ours(principal_of(request)), *self.further()]
+
+    def further(self) -> Sequence[dict[str, Any]]:
+        """Models of `[models.NAME]`, by these names."""
+        names = self._parts.services.further
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "rlproxy"} for name in names]
 
     async def _listed_for(self, request: web.Request) -> Sequence[dict[str, Any]]:
         """Somebody else's list by the key of this client; empty where it tells none."""

@@ -18,36 +18,30 @@ from aiohttp import web
 from proxy.access.bodies import BODY
 from proxy.access.keys import Principal
 from proxy.access.security import principal_of
-from proxy.backends.base import Backend
 from proxy.backends.ollama import Ollama
 from proxy.core.json_edit import loads
 from proxy.core.json_response import json_response
 from proxy.core.upstream import upstream_path
-from proxy.versions.admission import Admission
-from proxy.versions.lines import Lines
-from proxy.versions.live_version import LiveVersion
+from proxy.relay.ollama_routes import description_of, listed_tag
+from proxy.relay.parts import RelayParts
 from store.line_records import COMMON
 from store.records import BASE, Adapter
-from store.store import Store
 
 
 class OllamaLists:
     def __init__(
         self,
-        store: Store,
-        backend: Backend,
-        live_version: LiveVersion,
-        lines: Lines,
-        admission: Admission,
+        parts: RelayParts,
         fallback: Callable[[web.Request], Awaitable[web.StreamResponse]],
         passthrough: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> None:
-        assert isinstance(backend, Ollama)
-        self._store = store
-        self._backend = backend
-        self._live_version = live_version
-        self._lines = lines
-        self._admission = admission
+        assert isinstance(parts.backend, Ollama)
+        self._store = parts.store
+        self._further = parts.services.further
+        self._backend = parts.backend
+        self._live_version = parts.live_version
+        self._lines = parts.lines
+        self._admission = parts.admission
         self._fallback = fallback
         self._passthrough = passthrough
 
@@ -81,6 +75,7 @@ class OllamaLists:
         """A version that Ollama does not hold at the moment is made when it is asked for, so it is listed too."""
         by_name = dict(listed)
         entries = [entry for tag, entry in listed if not self._backend.is_version(tag)]
+        entries += [listed_tag({"id": name}) for name in self._further]
         if (base := by_name.get(self._live_version.model)) is None:
             return entries
         for name, adapter in (await self._names(principal)).items():
@@ -107,6 +102,8 @@ class OllamaLists:
         model, principal = model.removesuffix(":latest"), principal_of(request)
         if principal.line is not None and self._backend.is_version(model):
             return json_response({"error": f"model '{model}' not found"}, status=404)  # it may be another line's
+        if model in self._further:
+            return json_response(description_of({"id": model}))
         if not model.startswith(f"{self._live_version.model}@"):
             return await self._passthrough(request)
         if model not in await self._names(principal):

@@ -64,13 +64,13 @@ class OllamaRoutes:
         return json_response({"version": VERSION})
 
     async def _tags(self, request: web.Request) -> web.Response:
-        return json_response({"models": [_tag(entry) for entry in await self._models.listed(request)]})
+        return json_response({"models": [listed_tag(entry) for entry in await self._models.listed(request)]})
 
     async def _running(self, request: web.Request) -> web.Response:
         """The model that is served without being asked for by name: such a server holds it."""
         loaded, model = {"expires_at": FOREVER, "size_vram": 0}, self._parts.backend.served.model
         listed = await self._models.listed(request)
-        running = [_tag(entry) | loaded for entry in listed if entry.get("id") == model]
+        running = [listed_tag(entry) | loaded for entry in listed if entry.get("id") == model]
         return json_response({"models": [{k: v for k, v in tag.items() if k not in _LISTED} for tag in running]})
 
     async def _show(self, request: web.Request) -> web.Response:
@@ -85,14 +85,20 @@ class OllamaRoutes:
         entry = next((entry for entry in await self._models.listed(request) if entry.get("id") in names), None)
         if entry is None:
             return json_response({"error": f"model '{name}' not found"}, status=404)
-        about = {key: value for key, value in _tag(entry).items() if key in ("details", "modified_at", "capabilities")}
-        info: dict[str, Any] = {"general.architecture": _UNKNOWN}
-        if (window := context_window(entry)) is not None:
-            info[f"{_UNKNOWN}.context_length"] = window
-        return json_response({"template": "", "parameters": "", "model_info": info, **about})
+        return json_response(description_of(entry))
 
 
-def _tag(entry: Mapping[str, Any]) -> dict[str, Any]:
+def description_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of a model list as `/api/show` has it."""
+    tag = listed_tag(entry)
+    about = {key: tag[key] for key in ("details", "modified_at", "capabilities")}
+    info: dict[str, Any] = {"general.architecture": _UNKNOWN}
+    if (window := context_window(entry)) is not None:
+        info[f"{_UNKNOWN}.context_length"] = window
+    return {"template": "", "parameters": "", "model_info": info, **about}
+
+
+def listed_tag(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of a model list as `/api/tags` has it."""
     name = str(entry.get("id"))
     created = entry.get("created")

@@ -9,6 +9,8 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.access.security import outgoing_headers, without_keys
+from proxy.backends.ask import OWN_SECTION
+from proxy.backends.base import Backend
 from proxy.backends.refused_wishes import RefusedWishes
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.core.backend_http import Connections
@@ -21,6 +23,7 @@ from proxy.relay.capture.optout import CaptureOptout
 from proxy.relay.codecs import Formats
 from proxy.relay.episode_queue import EpisodeQueue
 from proxy.relay.lessons import PromptLessons
+from proxy.relay.model_servers import ModelServer, servers_by_name
 from proxy.training.throttle import BackgroundThrottle, longest
 from proxy.training.training import Training
 from proxy.versions.services import Services
@@ -50,6 +53,8 @@ class RelayParts:
         self.lines = training.lines
         self.arms = training.arms
         self.formats = formats
+        self.own_server = ModelServer(services.backend, formats, OWN_SECTION, is_further=False)
+        self.further = servers_by_name(services.further)
         self.episodes = episodes
         self.queue = queue
         self.uncaptured = CaptureOptout(store, services.recent, services.retries)
@@ -64,25 +69,37 @@ class RelayParts:
             store, services.metrics, services.health, services.events, services.redactor, services.underway
         )
 
-    def request_headers(self, request: web.Request) -> CIMultiDict[str]:
+    def request_headers(self, request: web.Request, server: ModelServer | None = None) -> CIMultiDict[str]:
+        """Headers of a request as a server gets them, the home's own where none is named."""
+        server = server or self.own_server
         return outgoing_headers(
-            end_to_end(request.headers), settings=self.settings.server, backend=self.backend.headers()
+            end_to_end(request.headers),
+            settings=self.settings.server,
+            backend=server.backend.headers(),
+            passes_keys=not server.is_further,
         )
 
     def capture(
-        self, id: str, parsed: ParsedRequest, dialect: Dialect, keepable: Callable[[str], str], room: Room | None = None
+        self,
+        id: str,
+        parsed: ParsedRequest,
+        dialect: Dialect,
+        keepable: Callable[[str], str],
+        backend: Backend,
+        room: Room | None = None,
     ) -> Capture:
-        """The capture of one request's completions. `keepable`: what may be stored of an error; `room`: for what is
-        folded."""
-        served = self.backend.served
+        """The capture of one request's completions. `keepable`: what may be stored of an error; `backend`: its
+        server; `room`: for what is folded."""
+        served = backend.served
         capture = Capture(self._capture_services, id, parsed.n, keepable, dialect, parsed.tools, room)
         capture.source.guessed = parsed.unclear_reason or served.uncertainty(parsed.sampling)
-        capture.source.logprobs_of = served.logprobs_of or self.backend.capabilities.logprobs_of
+        capture.source.logprobs_of = served.logprobs_of or backend.capabilities.logprobs_of
         return capture
 
-    def keepable(self, request: web.Request, text: str) -> str:
+    def keepable(self, request: web.Request, server: ModelServer, text: str) -> str:
         """An error as it may be stored: its beginning, without keys and secrets."""
         is_cut = len(text) >= MOST_MESSAGE
-        text = self.redactor.text(without_keys(text[:MOST_MESSAGE], self.request_headers(request)))
+        text = without_keys(without_keys(text[:MOST_MESSAGE], request.headers), server.backend.headers())
+        text = self.redactor.text(text)
         # Half a secret at its end was not known as one.
         return text[: max(0, len(text) - LONGEST) if is_cut else None][:MOST_ERROR]

@@ -34,6 +34,7 @@ from proxy.relay.context import HeadFacts, RequestContext, head_facts, new_id
 from proxy.relay.early_stream import HeldStream
 from proxy.relay.exchange import Exchange
 from proxy.relay.lessons import members
+from proxy.relay.model_servers import ModelServer, further_of
 from proxy.relay.parts import RelayParts
 from proxy.relay.previous_response import PreviousResponses, marked, unmarked
 from proxy.relay.request_body import (
@@ -50,6 +51,7 @@ from proxy.relay.unread_requests import unread_answer
 from proxy.telemetry.request_trace import RequestTrace
 from proxy.versions.arms import Arms, Assignment
 from store.errors import StoreError
+from store.line_records import COMMON
 from store.records import PromptLesson, Requester
 
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -138,6 +140,7 @@ class Relay:
             requester=Requester(scope.principal.key, user),
             commands=commands,
             digest=digest,
+            server=parts.own_server,
         )
         if dialect.goes_on and parsed.unreadable is None:
             await self._spell_out(context)
@@ -147,7 +150,7 @@ class Relay:
 
     def _head_facts(self, head: RequestHead) -> HeadFacts:
         """Raises BadRequest."""
-        self._heads[head] = facts = head_facts(head, self.parts.settings, self.parts.backend.headers())
+        self._heads[head] = facts = head_facts(head, self.parts.settings, self.parts.own_server)
         return facts
 
     async def _spell_out(self, context: RequestContext) -> None:
@@ -228,6 +231,9 @@ class Relay:
         if context.commands.for_model is not None and not context.commands.for_model:
             raise BadRequest("There is no message for the model, only `/rl` commands.", param="messages")
         context.version = name = self.parts.live_version.parse_name(context.parsed.model)
+        if self.parts.further and (server := further_of(self.parts.further, name)) is not None:
+            self._direct(context, server)
+            return
         context.line = await self.parts.lines.of_request(
             context.version, context.scope.principal, context.request.headers, context.identity.user, context.agent
         )
@@ -244,11 +250,20 @@ class Relay:
         if context.id is not None and name.is_ours and name.pinned is None and not context.is_episode:
             context.assigned = _assignment(self.parts.arms, context)
 
+    def _direct(self, context: RequestContext, server: ModelServer) -> None:
+        """Have a further model answer: by no version, in the line of its key, and with none of its client's keys."""
+        context.server = server
+        context.head = head_facts(context.request[HEAD], self.parts.settings, server)
+        context.line = context.scope.principal.line or COMMON
+
     # 4: admit
 
     async def _admit(self, context: RequestContext) -> web.StreamResponse:
         """Let the request in when it is its turn. A client that reads a stream is held with comments until then."""
         parts = self.parts
+        if context.server.is_further:  # it neither rests while a run trains, nor changes its version
+            with parts.throttle.answering():
+                return await self._forward(context)
         may_wait = context.is_episode or parts.admission.closed is not None
         context.stream = stream = self._held_stream(context) if may_wait else None
         beat = stream.beat if stream else None
@@ -282,10 +297,13 @@ class Relay:
     async def _forward(self, context: RequestContext) -> web.StreamResponse:
         """Ask the backend with the lease of a version, and leave the completion stored. Raises ProxyError."""
         parts, stream = self.parts, context.stream
-        await parts.backend.ready()
+        await context.server.backend.ready()
         promised = stream.promised if stream else None
         promised = context.promised if promised is None else promised
-        lease = await parts.live_version.acquire(context.version, promised, context.line)
+        if context.server.is_further:
+            lease = context.server.lease()
+        else:
+            lease = await parts.live_version.acquire(context.version, promised, context.line)
         context.lease = lease
         try:
             outgoing = await self._outgoing(context)

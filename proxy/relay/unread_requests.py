@@ -11,6 +11,7 @@ import time
 import structlog
 from aiohttp import web
 
+from proxy.backends.base import Backend
 from proxy.core.errors import NoPrompt
 from proxy.core.version_names import label
 from proxy.dialects.base import OutgoingRequest
@@ -37,13 +38,13 @@ async def unread_answer(
         if body is None:
             raise
         if lease.version is None:
-            await _check_model(parts, lease.model)
+            await _check_model(context.server.backend, lease.model)
         headers = {"x-rl-adapter": label(lease.version)}
         return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
 
 
-async def _check_model(parts: RelayParts, model: str) -> None:
+async def _check_model(backend: Backend, model: str) -> None:
     """Raises UnknownModel."""
-    unknown = await unknown_model(parts.backend, parts.backend.url, model, f"model '{model}' not found")
+    unknown = await unknown_model(backend, backend.url, model, f"model '{model}' not found")
     if unknown is not None:
         raise unknown

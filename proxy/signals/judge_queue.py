@@ -17,6 +17,7 @@ import structlog
 
 from config.hours import is_inside, opens
 from config.sections import Judge as Section
+from proxy.conversation.modalities import FURTHER
 from proxy.conversation.redaction import Redactor
 from proxy.core.events import Events
 from proxy.signals.bodies import JudgeCost
@@ -32,7 +33,7 @@ log = structlog.get_logger()
 
 PAUSES_S: Final = (5.0, 15.0, 60.0, 300.0)  # after a judge that does not answer, in turn
 NO_PICTURES_SEEN: Final = "it did not see the pictures"
-NOT_MAIN: Final = "its answer is not a main turn any more"
+UNJUDGED: Final = "its answer is a side turn by now, gone, or a further model's, which never trains"
 
 Answer = TypeVar("Answer")
 
@@ -100,7 +101,7 @@ class JudgeQueue:
             return False
         (signal,) = waiting
         if (turn := await turn_of(self._store, self._redactor, signal)) is None:
-            await self._store.signals.drop(signal.seq, NOT_MAIN)
+            await self._store.signals.drop(signal.seq, UNJUDGED)
             return True
         judge = AnswerJudge(self._http, self._server.endpoint(), self._settings.votes)
         if (verdict := await self._answer(judge.verdict(turn))) is None:
@@ -152,9 +153,11 @@ class JudgeQueue:
 
 
 async def turn_of(store: Store, redactor: Redactor, signal: Signal) -> JudgedTurn | None:
-    """The turn as a judge sees it; None where it is a side turn by now, or gone."""
+    """The turn as a judge sees it; None where it is a side turn by now, gone, or of a further model."""
     completion = await store.completions.get(signal.completion_id)
     if completion is None or completion.new.turn != "main" or completion.end is None or not signal.said:
+        return None
+    if completion.new.untrainable == FURTHER:  # tokens of a judge would be spent on what never trains
         return None
     keep = redactor.text  # it is stored without secrets; settings may find more by now
     request = keep(completion.new.typed or completion.new.asked)

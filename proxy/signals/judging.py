@@ -29,7 +29,7 @@ from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
 from proxy.signals.hindsight import CONFIG, SAID_LABEL, Hindsight
-from proxy.signals.judge_queue import NOT_MAIN, JudgeQueue, day_of, turn_of
+from proxy.signals.judge_queue import UNJUDGED, JudgeQueue, day_of, turn_of
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, OwnSignals
 from proxy.signals.trust import WINDOW, Trust, trust
@@ -193,7 +193,7 @@ class JudgingLoop:
         waiting = await self._store.signals.waiting(BATCH_SIZE)
         for signal in waiting:
             if (turn := await turn_of(self._store, self._redactor, signal)) is None:
-                await self._store.signals.drop(signal.seq, NOT_MAIN)
+                await self._store.signals.drop(signal.seq, UNJUDGED)
                 continue
             await self._store.signals.label(
                 signal.seq,

@@ -103,6 +103,8 @@ class Training:
         await self.unlearning.start()
         await self.lines.refresh()
         await self._services.backend.start(http, self.live_version.restore)
+        for server in self._services.further.values():
+            server.open(http)
         if not await self.gpu_sharing.recover():
             try:
                 await self.live_version.restore()

@@ -10,6 +10,7 @@ import math
 from config.settings import Settings
 from proxy.access.keys import Keys
 from proxy.backends.base import Backend
+from proxy.backends.further_model import make_further_servers
 from proxy.conversation.active_conversations import ActiveConversations
 from proxy.conversation.answer_on_screen import AnswerOnScreen
 from proxy.conversation.capture_health import Health
@@ -35,6 +36,7 @@ class Services:
         self.settings = settings
         self.store = store
         self.backend = backend
+        self.further = make_further_servers(settings)  # by their names in `[models.NAME]`
         self.launcher = launcher
         self.events = Events()
         self.metrics = Metrics()

@@ -21,6 +21,7 @@ from proxy.access.pace import PacedStream
 from proxy.access.unknown_route import MISSING
 from proxy.backends.ask import down_error
 from proxy.conversation.conversations import as_chat, thread
+from proxy.conversation.modalities import FURTHER
 from proxy.core.backend_answer import Answer
 from proxy.core.errors import ProxyError
 from proxy.core.http_message import NoHttp
@@ -35,6 +36,7 @@ from proxy.relay.answer_room import AnswerRoom
 from proxy.relay.codecs import Native
 from proxy.relay.exchange import NOT_THEIRS
 from proxy.relay.framing import OK, splitter_of
+from proxy.relay.model_servers import ModelServer
 from proxy.relay.parts import RelayParts
 from proxy.relay.request_body import room_for
 from store.records import Completion, Status
@@ -76,19 +78,19 @@ class BackgroundResponses:
 
     async def _ask(self, request: web.Request, method: str, completion: Completion, target: str) -> Answer | None:
         """The answer of the place that has it, among all where its model answers."""
-        parts = self._parts
-        await parts.backend.ready()
+        parts, server = self._parts, self._server(completion)
+        await server.backend.ready()
         assert parts.connections is not None
-        headers = parts.request_headers(request)
+        headers = parts.request_headers(request, server)
         headers["accept-encoding"] = "identity"  # the answer has to be read here
-        for address in parts.backend.addresses(completion.new.served_model):
+        for address in server.backend.addresses(completion.new.served_model):
             try:
                 upstream = await parts.connections.ask(method, address.url, target, headers, None, unpack=True)
                 refuse(address.url, upstream)
             except NoHttp as error:
                 raise no_http(error) from error
             except (TimeoutError, OSError) as error:
-                raise down_error(address.url, error, parts.backend.kind) from error
+                raise down_error(address.url, error, server.backend.kind, server.section) from error
             if upstream.status not in MISSING:
                 return upstream
             await let_go(upstream)
@@ -172,8 +174,15 @@ class BackgroundResponses:
         """The codec that makes the backend's bytes the client's, as for the first answer."""
         body = {**loads(completion.new.request), "input": "x"}  # the messages are not needed
         outgoing = OutgoingRequest(b"", {}, body, RESPONSES.parse(body))
-        model = completion.new.model if completion.new.version is not None else None
-        return Native(RESPONSES, outgoing, self._parts.backend.capabilities, completion.new.id, model)
+        server = self._server(completion)
+        is_renamed = completion.new.version is not None or server.is_further
+        model = completion.new.model if is_renamed else None
+        return Native(RESPONSES, outgoing, server.backend.capabilities, completion.new.id, model)
+
+    def _server(self, completion: Completion) -> ModelServer:
+        """The server that answered, as the settings are now."""
+        own_server, is_further = self._parts.own_server, completion.new.untrainable == FURTHER
+        return self._parts.further.get(completion.new.model, own_server) if is_further else own_server
 
     async def _store_final(self, request: web.Request, completion: Completion, answer: WholeAnswer) -> None:
         """Store the answer, if it is final."""
@@ -197,7 +206,9 @@ class BackgroundResponses:
                 return
             row = current.new
             parsed = RESPONSES.parse({**loads(row.request), "input": "x"})
-            capture = self._parts.capture(row.id, parsed, RESPONSES, partial(self._parts.keepable, request))
+            server = self._server(completion)
+            keepable = partial(self._parts.keepable, request, server)
+            capture = self._parts.capture(row.id, parsed, RESPONSES, keepable, server.backend)
             messages = [as_chat(message) for message in row.prompt]
             capture.adopt(replace(row, thread=thread(messages, self._parts.redactor.message)))
             if answer is not None:

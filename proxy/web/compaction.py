@@ -43,12 +43,12 @@ class Compaction:
 
     async def post(self, request: web.Request) -> web.StreamResponse:
         """Raises BadRequest."""
-        if self._parts.backend.capabilities.is_foreign:
+        raw = request.get(BODY, b"")
+        body = as_object(await off_loop(len(raw), parse_json, raw))
+        if self._parts.backend.capabilities.is_foreign and str(body.get("model")) not in self._parts.further:
             response = await self._passthrough(request)
             if not is_missing(response):
                 return response
-        raw = request.get(BODY, b"")
-        body = as_object(await off_loop(len(raw), parse_json, raw))
         if not isinstance(body.get("model"), str):
             raise BadRequest("`model` must be named.", param="model")
         content = _question(body)

@@ -21,8 +21,8 @@ from proxy.core import sse
 from proxy.core.errors import BackendDown, BadRequest, NotFound
 from proxy.core.json_response import json_response
 from proxy.core.tasks import SharedCall
-from proxy.core.wrapped_ids import unwrap_id
 from proxy.feedback.bodies import short
+from proxy.feedback.ratings import Feedback
 from proxy.relay.request_body import COPIES, hold
 from proxy.signals.bodies import SignalBody
 from proxy.training.admin_acts import OF_A_LINE
@@ -68,6 +68,7 @@ class Control:
         services: Services,
         training: Training,
         status: StatusReport,
+        feedback: Feedback,
         is_still_allowed: Callable[[web.Request], bool],
     ) -> None:
         """`is_still_allowed`: whether a request would be let in now as it was."""
@@ -81,6 +82,7 @@ class Control:
         self._lines = training.lines
         self._acts = training.acts
         self._status = status
+        self._feedback = feedback
         self._is_still_allowed = is_still_allowed
 
     # Reading
@@ -151,7 +153,7 @@ class Control:
         return json_response(CompletionsBody(data=[completion_json(c) for c in rows]))
 
     async def completion(self, request: web.Request) -> web.Response:
-        id = unwrap_id(request.match_info["id"])
+        id = await self._feedback.named_in(request)
         hold(request, COPIES * await self._store.sizes.whole([id], None))
         completion = await self._store.completions.get(id)
         if completion is None or principal_of(request).line not in (None, completion.new.line):

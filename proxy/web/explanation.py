@@ -16,6 +16,7 @@ from aiohttp import web
 from proxy.conversation.modalities import in_words
 from proxy.core.errors import Gone, NotFound
 from proxy.core.json_response import json_response
+from proxy.feedback.ratings import Feedback
 from proxy.training import run_folder
 from proxy.web.openapi.explanation import (
     AnsweringWeights,
@@ -37,12 +38,13 @@ UNDER_WAY: Final = ("claimed", "running")
 
 
 class Explanations:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, feedback: Feedback) -> None:
         self._store = store
+        self._feedback = feedback
 
     async def get(self, request: web.Request) -> web.Response:
-        """By the id of a completion or of a rating."""
-        return json_response(await self.explain(request.match_info["id"]))
+        """By the id of a completion or of a rating; `last` is the newest answer."""
+        return json_response(await self.explain(await self._feedback.named_in(request)))
 
     async def explain(self, id: str) -> ExplanationBody:
         """Raises Gone for what was forgotten, NotFound for what was never here or has expired."""

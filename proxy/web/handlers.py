@@ -64,24 +64,21 @@ class Handlers:
         if services.backend.kind == "ollama":  # imported where it is used, as the backends are
             from proxy.relay.ollama_lists import OllamaLists
 
-            self.passed = OllamaLists(
-                store, services.backend, training.live_version, training.lines, services.admission,
-                self.models.passed, untouched,
-            ).passed  # fmt: skip
+            self.passed = OllamaLists(parts, self.models.passed, untouched).passed
         self.uncaptured = parts.uncaptured
         # what people and programs say of answers
         self.feedback, self.open_webui, self.webhooks = channels.feedback, channels.open_webui, channels.webhooks
         self.links = Links(store, channels.webhooks.answer_shown, is_matrix_on=services.settings.webhooks.matrix.is_on)
         self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version, training.lines)
         # people look, and decide
-        self.control = Control(services, training, status, is_still_allowed)
-        self.explanations = Explanations(store)
+        self.control = Control(services, training, status, channels.feedback, is_still_allowed)
+        self.explanations = Explanations(store, channels.feedback)
         self.keys = KeyRoutes(services.keys, training.lines)
         self.lines = LineRoutes(store, training.lines, training.live_version, training.preconditions)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
         self.lessons = LessonRoutes(store, parts.lessons)
-        self.retrain = RetrainRoutes(training.retraining, training.supervisor, store)
+        self.retrain = RetrainRoutes(training.retraining, training.supervisor, store, training.lines)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(
             services, training.run_files, training.unlearning, channels.unconfirmed, parts.lessons

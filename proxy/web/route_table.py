@@ -247,12 +247,12 @@ CONTROL: Final = (
     ),
     _read(
         "/rl/completions/{id}", RATE_LINE, lambda h: h.control.completion,
-        "One, with its `prompt`: the messages as the model was asked them.",
+        "One, or `last`, with its `prompt`: the messages as the model was asked them.",
         responses.WholeCompletion,
     ),
     _read(
         "/rl/why/{id}", RATE, lambda h: h.explanations.get,
-        "What became of an answer or a rating: reward, advantage, tokens pushed up and down, run, gate, version. "
+        "What became of an answer (or `last`) or a rating: reward, advantage, tokens pushed, run, gate, version. "
         "Without texts. 410: it was forgotten.", ExplanationBody,
     ),
     _read(

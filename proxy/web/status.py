@@ -7,7 +7,8 @@ import time
 from typing import Final
 
 from proxy.backends.base import Backend
-from proxy.backends.sampling_defaults import in_words
+from proxy.backends.sampling_defaults import in_words as sampling_words
+from proxy.conversation.modalities import in_words
 from proxy.core.errors import ProxyError
 from proxy.core.version_names import version_in_words
 from proxy.dialects import DIALECTS
@@ -28,7 +29,7 @@ from store.file.meta import of_line
 from store.file.writer import ROOM
 from store.learning.runs import BASELINE
 from store.line_records import COMMON
-from store.records import Fresh, Run
+from store.records import Fresh, RecentCompletion, Run
 
 AS_IT_IS: Final = "Requests are relayed; nothing is captured, rated, trained or deleted."
 READY_S: Final = 5.0  # for the backend to show that it is there
@@ -46,6 +47,7 @@ class StatusReport:
     ) -> None:
         self._store = services.store
         self._backend = services.backend
+        self._further = services.further
         self._health = services.health
         self._images = services.images
         self._picture_training = services.picture_training
@@ -71,6 +73,7 @@ class StatusReport:
             "model": self._live_version.model,
             "line": line,
             "lines": self._live_version.lines,
+            "further_models": {name: server.state for name, server in self._further.items()},
             "trains": await self._supervisor.trains(),
             "live": pointer.live,
             "previous": pointer.previous,
@@ -160,10 +163,18 @@ class StatusReport:
 
     async def countdown(self, line: str = COMMON) -> str:
         """How many ratings there are until the next run, and about when it starts; or how far the one under way is."""
+        if line not in self._live_version.lines:
+            return f"the line {line} is retired, and its ratings are kept"
         if (run := self._supervisor.state.run) is not None:
             return f"run {run.id}: {self._supervisor.state.progress.line(time.time())}"
         needed, _ = await self._preconditions.ratings_threshold(line)
         return await self._until_run(await self._preconditions.fresh(line=line), needed, line)
+
+    async def after_rating(self, answer: RecentCompletion) -> str:
+        """The countdown of the line whose answer was rated; or why that answer never trains."""
+        if answer.untrainable is not None:
+            return f"the rating is kept, and this answer never trains: {in_words(answer.untrainable)}"
+        return await self.countdown(answer.line)
 
     async def _until_run(self, fresh: Fresh, needed: int, line: str) -> str:
         if await self.never_trains():
@@ -214,7 +225,7 @@ class StatusReport:
 
     def _sampling(self) -> str:
         served = self._backend.served
-        return f"where a client says nothing: {in_words(served.sampling)} ({served.source})"
+        return f"where a client says nothing: {sampling_words(served.sampling)} ({served.source})"
 
     def _database(self) -> Database:
         integrity = self._store.integrity

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
+from config.further_models import TABLE as MODELS
+from config.further_models import FurtherModel, FurtherModels
 from config.meanings import meanings
 from config.presets import Preset, names, resolve
 from config.sections import Criterion, TurnRule
@@ -39,6 +41,11 @@ def table(section: str) -> str:
     shared = {f"webhooks.PLATFORM.{name}": f"webhooks.slack.{name}" for name in EVERY_PLATFORM}
     keys = {key: key for key in fields() if key not in _repeated() and (key.rpartition(".")[0] or key) == section}
     rows = [_row(name, key) for name, key in (keys | (shared if section == "webhooks" else {})).items()]
+    if section == MODELS:
+        rows += [
+            _cells(f"{MODELS}.NAME.{name}", field, meanings(FurtherModel)[name])
+            for name, field in FurtherModel.model_fields.items()
+        ]
     return "\n".join(["| key | default | allowed | meaning |", "|---|---|---|---|", *rows])
 
 
@@ -47,8 +54,11 @@ def _repeated() -> set[str]:
 
 
 def _row(name: str, key: str) -> str:
-    field = fields()[key]
-    cells = [f"`{name}`", default(field.default), _plain(allowed(field)), _plain(meanings(Settings)[key])]
+    return _cells(name, fields()[key], meanings(Settings)[key])
+
+
+def _cells(name: str, field: FieldInfo, meaning: str) -> str:
+    cells = [f"`{name}`", default(field.default), _plain(allowed(field)), _plain(meaning)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -78,6 +88,8 @@ def kind(annotation: Any) -> str:
         return kind(inner[0])
     if origin is Literal:
         return " or ".join([", ".join(f"`{one}`" for one in inner[:-1]), f"`{inner[-1]}`"])
+    if annotation == FurtherModels:
+        return "tables, by name"
     if annotation in (list[TurnRule], list[Criterion], dict[str, bool | int | float | str]):
         return "tables" if origin is list else "table, of names and values"
     if origin in (tuple, list):

@@ -17,7 +17,7 @@ from store.records import Message, RecentCompletion, RepeatedReply, Requester
 
 SYSTEM_TEXTS: Final = 8  # that are looked at of one completion
 _COLUMNS: Final = """SELECT c.seq, c.id, c.created_at, c.status, c.finished_at, c.session, c.model, c.thread,
-c.asked, c.key, c.user, coalesce(c.conversation, c.seq) AS conversation, {text} AS text,
+c.asked, c.key, c.user, c.line, c.untrainable, coalesce(c.conversation, c.seq) AS conversation, {text} AS text,
 CASE WHEN c.text = '' AND instr(m.body, '"tool_calls"') > 0 THEN m.role END AS calls_role,
 CASE WHEN c.text = '' THEN m.body END AS calls_body
 FROM completions c LEFT JOIN messages m ON m.hash = c.reply_hash """
@@ -65,6 +65,8 @@ def _recent_completion(row: sqlite3.Row) -> RecentCompletion:
         requester=Requester(row["key"], row["user"]),
         text=row["text"],
         calls=None if row["calls_role"] is None else Message(row["calls_role"], row["calls_body"]),
+        line=row["line"],
+        untrainable=row["untrainable"],
     )
 
 

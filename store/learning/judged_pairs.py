@@ -20,7 +20,8 @@ from store.records import NewRating, SharedJudgement
 LAST_SEEN_KEY: Final = "ranked_after"  # the newest completion that was looked at, by seq
 MOST: Final = 6  # answers of a group: the newest
 QUIET_S: Final = 20.0  # after its newest answer: the others of a group may still come
-_GROUPED: Final = "(c.turn = 'main' OR c.session = 'compare') AND c.status = 'done' AND c.text <> ''"
+_GROUPED: Final = """(c.turn = 'main' OR c.session = 'compare') AND c.status = 'done' AND c.text <> ''
+AND coalesce(c.untrainable, '') <> 'further_model'"""
 MAX_BACKLOG: Final = 1000  # completions that it may be behind; older ones go unranked
 _UNSEEN: Final = """SELECT c.seq, c.id, c.finished_at, c.status FROM completions c
 WHERE c.seq > max(?, (SELECT coalesce(max(seq), 0) FROM completions) - ?) ORDER BY c.seq LIMIT 200"""

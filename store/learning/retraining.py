@@ -22,6 +22,7 @@ from store.file import meta
 from store.file.part import StorePart
 from store.file.reader import Reader
 from store.learning.samples import CANDIDATE, SampleRequirements, take
+from store.line_records import COMMON
 from store.records import BASE, Run
 
 STATE: Final = "retrain"  # the meta key
@@ -39,7 +40,7 @@ _FATE: Final = """CASE
     WHEN r.value = 0 AND r.correction IS NULL THEN 'neutral'
     ELSE 'trains' END"""
 _OF_HISTORY: Final = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
-WHERE r.live = 1 AND r.seq <= :through AND +c.line = 'common'"""
+WHERE r.live = 1 AND r.seq <= :through AND +c.line = :line"""
 _CLAIMABLE: Final = f"""SELECT {CANDIDATE} {_OF_HISTORY} AND {_FATE} = 'trains'
 AND NOT EXISTS (SELECT 1 FROM run_samples s WHERE s.rating_id = r.id
                 AND s.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs))) ORDER BY r.seq"""  # noqa: S608  constants
@@ -58,6 +59,7 @@ class Retrain:
     round_size: int  # completions
     rounds: int  # that it was planned to have
     started_at: float
+    line: str = COMMON  # whose ratings train, and whose versions are made
     runs: tuple[int, ...] = ()
     over: str | None = None  # how it ended, in a line
 
@@ -66,6 +68,7 @@ class Retrain:
 class RatingHistory:
     """Live ratings by what becomes of them in a retrain, and what the ones that train are."""
 
+    line: str
     through: int
     fates: Mapping[str, int]  # by the rule: `trains`, or why not
     completions: int  # of those that train
@@ -95,9 +98,7 @@ def claim(db: sqlite3.Connection, requirements: SampleRequirements) -> Run | Non
         return None
     if db.execute("SELECT 1 FROM runs WHERE status IN ('claimed', 'running')").fetchone() is not None:
         return None
-    rows = db.execute(
-        _CLAIMABLE, {"through": state.through, "left_out": _json(state.left_out), "runs": _json(state.runs)}
-    ).fetchall()
+    rows = db.execute(_CLAIMABLE, _parameters(state)).fetchall()
     run = take(db, requirements, rows)
     if run is not None:
         _write(db, state, runs=(*state.runs, run.id))
@@ -131,10 +132,19 @@ def _json(values: Sequence[Any]) -> str:
     return orjson.dumps(sorted(values)).decode()
 
 
-async def _history(reader: Reader, left_out: Sequence[str]) -> RatingHistory:
+def _parameters(of: Retrain) -> dict[str, Any]:
+    return {
+        "through": of.through,
+        "line": of.line,
+        "left_out": _json(of.left_out),
+        "runs": _json(of.runs),
+    }
+
+
+async def _history(reader: Reader, left_out: Sequence[str], line: str) -> RatingHistory:
     newest = await reader.row("SELECT coalesce(max(seq), 0) AS through FROM ratings", ())
     assert newest is not None  # an aggregate always has one
-    parameters = {"through": newest["through"], "left_out": _json(left_out)}
+    parameters = {"through": newest["through"], "line": line, "left_out": _json(left_out)}
     fates = await reader.rows(
         f"SELECT {_FATE} AS fate, count(*) AS count {_OF_HISTORY} GROUP BY fate",
         parameters,
@@ -155,6 +165,7 @@ async def _history(reader: Reader, left_out: Sequence[str]) -> RatingHistory:
     assert row is not None and pairs is not None
     counts = {name: int(row[name]) for name in ("completions", "liked", "disliked", "comments", "corrections", "stars")}
     return RatingHistory(
+        line=line,
         through=newest["through"],
         fates={each["fate"]: each["count"] for each in fates},
         paired=int(pairs["paired"]),
@@ -168,9 +179,9 @@ class RetrainStore(StorePart):
         """The last one there was, under way or over."""
         return _read(await meta.get_meta(self._reader, STATE, None))
 
-    async def history(self, left_out: Sequence[str] = ()) -> RatingHistory:
-        """Count the ratings that a retrain would take if it began now, and those that it would leave out."""
-        return await _history(self._reader, left_out)
+    async def history(self, left_out: Sequence[str] = (), line: str = COMMON) -> RatingHistory:
+        """Count the ratings of a line that a retrain would take if it began now, and those that it would leave out."""
+        return await _history(self._reader, left_out, line)
 
     async def begin(self, new: Retrain, actor: str) -> None:
         await self._writer.submit(lambda db: begin(db, new, actor))
@@ -196,8 +207,7 @@ class RetrainStore(StorePart):
 
     async def untried(self, of: Retrain) -> int:
         """Ratings that could train and are in no round yet."""
-        parameters = {"through": of.through, "left_out": _json(of.left_out), "runs": _json(of.runs)}
-        row = await self._reader.row(f"SELECT count(*) AS count FROM ({_CLAIMABLE}) w", parameters)  # noqa: S608
+        row = await self._reader.row(f"SELECT count(*) AS count FROM ({_CLAIMABLE}) w", _parameters(of))  # noqa: S608
         assert row is not None
         return int(row["count"])
 
@@ -207,5 +217,6 @@ def new_retrain(model: str, weights: str, first_version: int, history: RatingHis
     """Plan one; `most`: completions of a round, at most."""
     rounds, size = rounds_of(history.completions, most)
     return Retrain(
-        model, weights, first_version, history.through, tuple(left_out), history.trains, size, rounds, time.time()
-    )
+        model, weights, first_version, history.through, tuple(left_out), history.trains, size, rounds, time.time(),
+        history.line,
+    )  # fmt: skip

@@ -239,3 +239,32 @@ def test_a_wrong_rule_is_one_sentence(tmp_path: Path, rules: str) -> None:
     with pytest.raises(SettingsError, match=r"turns\.rules") as caught:
         read(tmp_path, RLPROXY_TURNS__RULES=rules)
     assert "\n" not in str(caught.value)
+
+
+def test_a_further_model_has_its_address_in_the_file_and_its_key_in_a_variable(tmp_path: Path) -> None:
+    write(tmp_path, '[models.coder]\nurl = "http://h:1"\nmodel = "Qwen"\n[models."q2.5"]\nkind = "ollama"\n')
+    loaded = read(tmp_path, RLPROXY_MODELS__CODER__API_KEY="hidden-key")
+    coder, small = loaded.settings.models["coder"], loaded.settings.models["q2.5"]
+    assert (coder.url, coder.model, coder.kind) == ("http://h:1", "Qwen", "openai")
+    assert coder.api_key is not None and coder.api_key.get_secret_value() == "hidden-key"
+    assert small.address == "http://127.0.0.1:11434"
+    assert loaded.sources["models"].endswith("and env RLPROXY_MODELS__CODER__API_KEY")
+    assert "hidden-key" not in str([row for row in loaded.describe() if row.key == "models"])
+    whole = read(tmp_path, RLPROXY_MODELS='{"coder": {"kind": "vllm"}}').settings.models["coder"]
+    assert (whole.url, whole.kind) == ("http://h:1", "vllm"), "a variable changes what it names"
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ('[models.coder]\napi_key = "hidden-key"', "models.coder: its value from file"),
+        ('[models.coder]\nurl = "http://h:1"\napikey = "hidden-key"', "models.coder.apikey: its value from file"),
+        ('[models.coder]\nurl = "http://h:1"\nkind = "builtin"', "models.coder.kind: 'builtin' from file"),
+        ('[models."A B"]\nurl = "http://h:1"', "string should match pattern"),
+    ],
+)
+def test_a_wrong_further_model_is_one_sentence_without_its_key(tmp_path: Path, file: str, sentence: str) -> None:
+    write(tmp_path, file)
+    with pytest.raises(SettingsError) as caught:
+        read(tmp_path, RLPROXY_MODELS__CODER__MODEL="m")
+    assert sentence in str(caught.value) and "hidden-key" not in str(caught.value)

@@ -154,6 +154,17 @@ def model(facts: DoctorFacts) -> DoctorCheck:
     return DoctorCheck("model", "problem", line, "load it there, or set backend.model to one that it has")
 
 
+def further_models(facts: DoctorFacts) -> DoctorCheck:
+    """The servers of `[models.NAME]`."""
+    name = "further models"
+    if not facts.further:
+        return DoctorCheck(name, "ok", "none (`[models.NAME]`)")
+    if problems := {model: problem for model, problem in facts.further.items() if problem is not None}:
+        line = "; ".join(f"{model}: {problem}" for model, problem in problems.items())
+        return DoctorCheck(name, "problem", line, "start it, or correct its `url` and `api_key` in `[models.NAME]`")
+    return DoctorCheck(name, "ok", f"there: {', '.join(facts.further)}; captured and rated, never trained")
+
+
 def formats(facts: DoctorFacts) -> DoctorCheck:
     if facts.status is None:
         return _unknown("formats")
@@ -377,8 +388,8 @@ def ratings(facts: DoctorFacts) -> DoctorCheck:
 # In the order in which one thing needs the other.
 CHECKS: Final[tuple[Callable[[DoctorFacts], DoctorCheck], ...]] = (
     proxy, data_folder, disk, machine_checks.memory, machine_checks.gpu, machine_checks.priority, database, encryption,
-    machine_checks.keys, backend, model, formats, exactness, sampling, adapters, leftovers, base, template, prompts,
-    machine_checks.agents, capture, ratings, rollouts, training, place, last_run,
+    machine_checks.keys, backend, model, further_models, formats, exactness, sampling, adapters, leftovers, base,
+    template, prompts, machine_checks.agents, capture, ratings, rollouts, training, place, last_run,
 )  # fmt: skip
 
 

@@ -5,11 +5,12 @@ Owns the asking; nothing is changed, and no lock is taken. Not here: what follow
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -64,6 +65,7 @@ class DoctorFacts:
     shared: str | None = None  # the database of `store.url`, in a line
     shared_problem: str | None = None  # why it cannot be reached
     estimate: Estimate | None = None  # of a run; None where the weights are not here
+    further: Mapping[str, str | None] = field(default_factory=dict)  # further models: why each does not answer
 
 
 def gather(settings: Settings) -> DoctorFacts:
@@ -97,7 +99,23 @@ def gather(settings: Settings) -> DoctorFacts:
         standing(settings.train.nice, owner(settings) or "self"),
         integrity.noted(settings.home / schema.NAME), shared, shared_problem,
         plan.estimate_here(settings, settings.train.weights),
+        asyncio.run(_further_problems(settings)) if settings.models else {},
     )  # fmt: skip
+
+
+async def _further_problems(settings: Settings) -> Mapping[str, str | None]:
+    """Why each further model's server does not answer this machine; None where it does."""
+    import aiohttp
+
+    from proxy.backends.further_model import make_further_servers
+    from proxy.web.status import reachable
+
+    servers = make_further_servers(settings)
+    async with aiohttp.ClientSession() as http:
+        for server in servers.values():
+            server.open(http)
+        problems = await asyncio.gather(*(reachable(server) for server in servers.values()))
+    return dict(zip(servers, problems, strict=True))
 
 
 def _shared(settings: Settings) -> tuple[str | None, str | None]:

@@ -101,7 +101,9 @@ def _readable_secret(facts: DoctorFacts) -> Path | None:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    keys = (facts.settings.server.api_key, facts.settings.server.admin_key, facts.settings.backend.api_key)
+    settings = facts.settings
+    keys = [settings.server.api_key, settings.server.admin_key, settings.backend.api_key]
+    keys += [model.api_key for model in settings.models.values()]
     return file if any(key is not None and key.get_secret_value() in text for key in keys) else None
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import tomlkit
 
 from config.errors import SettingsError
+from config.further_models import TABLE as MODELS
 from config.settings import FILE_NAME, PREFIX, LoadedSettings, Settings, load, secrets
 from proxy.backends import make_backend
 from proxy.backends.modelfile import format_of, release_of
@@ -50,6 +51,8 @@ class InitPlan:
         """Secrets in these changes, which nobody is shown."""
         tables = [parse(text.decode()) for text in (self.file.original, self.file.result) if text]
         candidates = [look(table, tuple(key.split("."))) for table in tables for key in secrets()]
+        models = [look(table, (MODELS,)) for table in tables]
+        candidates += [look(row, ("api_key",)) for rows in models if isinstance(rows, dict) for row in rows.values()]
         if self.settings.server.api_key:  # from the environment, and told to agents
             candidates.append(self.settings.server.api_key.get_secret_value())
         return sorted({key for key in candidates if isinstance(key, str) and key}, key=len, reverse=True)

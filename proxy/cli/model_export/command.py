@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from proxy.cli.common import AsJson, Home, secret_of, settings_of, show
+from proxy.cli.common import AsJson, Home, OfLine, secret_of, settings_of, show
 from proxy.cli.failing import fail
+from proxy.core.version_names import label
+from store.line_records import COMMON
 
 if TYPE_CHECKING:
+    from config.settings import Settings
     from trainer.launch import Launcher
 
 model_app = typer.Typer(help="Versions as files for other programs.", no_args_is_help=True, rich_markup_mode=None)
@@ -41,8 +44,9 @@ class NotExported(Exception):
 
 @model_app.command()
 def export(
-    version: Annotated[str, typer.Argument(help="v3 or 3.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to write; it must not exist.")],
+    version: Annotated[str | None, typer.Argument(help="v3 or 3.", show_default="the live one")] = None,
+    line: OfLine = None,
     adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA alone, as PEFT and vLLM load it.")] = False,
     merged: Annotated[
         bool, typer.Option("--merged", help="Whole weights, as transformers and vLLM load them.")
@@ -62,7 +66,7 @@ def export(
         fail("choose one of --adapter, --merged, --gguf; --base goes with --gguf. Nothing was written.", 2)
     settings = settings_of({"home": home})
     try:
-        request = _request(kinds[0], version, settings, to, base)
+        request = _request(kinds[0], _chosen_version(settings, version, line), settings, to, base)
         write(request, LocalLauncher())
     except NotExported as error:
         fail(str(error))
@@ -70,14 +74,26 @@ def export(
     show({"folder": str(to), "files": names}, as_json, f"{to} has {', '.join(names)}")
 
 
-def _request(kind: str, version: str, settings: Any, folder: Path, base: Path | None) -> ExportRequest:
+def _chosen_version(settings: Settings, version: str | None, line: str | None) -> str:
+    """The version that is named, or the live one of a line. Raises NotExported."""
+    versions = _versions(settings, line)
+    if version is None:
+        return label(versions["live"])
+    if line is not None and version.removeprefix("v") not in {str(row["version"]) for row in versions["data"]}:
+        raise NotExported(
+            f"the line {line} has not made {version}; `rlproxy adapters --line {line}` lists its versions."
+        )
+    return version
+
+
+def _request(kind: str, version: str, settings: Settings, folder: Path, base: Path | None) -> ExportRequest:
     from proxy.cli.model_export.card import lineage
     from trainer.launch import local
 
     number = version.removeprefix("v")
     if number in ("base", "0"):
         raise NotExported("the base is your own model, unchanged: there is nothing to export.")
-    adapters = _adapters(settings)
+    adapters = _versions(settings)["data"]
     line = lineage(int(number), adapters) if number.isdecimal() and len(number) < 10 else []
     if not line:
         raise NotExported(f"there is no version {version}; `rlproxy adapters` lists them.")
@@ -87,21 +103,25 @@ def _request(kind: str, version: str, settings: Any, folder: Path, base: Path | 
     return ExportRequest(kind, line, local(str(weights)) if weights else None, base, folder)
 
 
-def _adapters(settings: Any) -> list[dict[str, Any]]:
+def _versions(settings: Settings, line: str | None = None) -> dict[str, Any]:
     """Read GET /rl/adapters from the running proxy, or the same from the home. Raises NotExported."""
+    from urllib.parse import quote
+
     from proxy.cli.http import HomeClient
     from proxy.client import Refused, Unreachable
     from proxy.web.control import adapter_json
     from store.copies.read_only import look
     from store.errors import StoreError
 
-    async def read() -> list[dict[str, Any]]:
+    async def read() -> dict[str, Any]:
         async with look(settings.home, secret_of(settings)) as store:
-            pointer = await store.versions.pointer()
-            return [dict(adapter_json(adapter, pointer)) for adapter in await store.versions.all()]
+            pointer, adapters = await store.versions.pointer(line or COMMON), await store.versions.all()
+            data = [adapter_json(adapter, pointer) for adapter in adapters if line in (None, adapter.line)]
+            return {"data": data, "live": pointer.live}
 
     try:
-        return list(HomeClient(settings).ask("GET", "/rl/adapters")["data"])
+        query = "" if line is None else f"?line={quote(line, safe='')}"
+        return dict(HomeClient(settings).ask("GET", f"/rl/adapters{query}"))
     except Refused as refused:
         raise NotExported(str(refused)) from None
     except Unreachable:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from proxy.cli.common import AsJson, Home, print_json, settings_of
+from proxy.cli.common import AsJson, Home, OfLine, print_json, settings_of
 from proxy.cli.failing import fail
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def retrain(
         list[str] | None,
         typer.Option("--without", help="Leave out an answer, by its id, or all that are `flagged`; several times."),
     ] = None,
+    line: OfLine = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would take, and begin nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End the one under way; its versions so far stay.")] = False,
@@ -50,11 +51,11 @@ def retrain(
         _show(client.call("DELETE", "/rl/retrain"), as_json)
         return
     if weights is None and not without:
-        if dry_run:
-            fail("say on which weights: `rlproxy retrain --weights FOLDER --dry-run`.", 2)
+        if dry_run or line:
+            fail("say on which weights: `rlproxy retrain --weights FOLDER`.", 2)
         _follow(client, as_json)
         return
-    body = {"weights": _whole(weights), "without": list(without or ())}
+    body = {"weights": _whole(weights), "without": list(without or ()), "line": line}
     _plan(client, settings, body, quiet=as_json and not dry_run, as_json=as_json)
     if dry_run:
         return

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.cli.common import some
+from store.line_records import COMMON
 
 if TYPE_CHECKING:
     from config.settings import Settings
@@ -22,6 +23,7 @@ FATES: Final = {
     "no_answer": "of answers that were cut before they had words",
     "raw_text": "of completions of raw text, which have no chat to render",
     "neutral": "that say neither good nor bad, with no correction",
+    "further_model": "of further models' answers, which never train",
     "has_image": "of prompts with pictures, of which training sees only text",
     "remote_image": "of prompts with pictures, of which training sees only text",
 }
@@ -58,10 +60,12 @@ def expected_seconds(plan: Mapping[str, Any], settings: Settings) -> float | Non
 
 
 def describe_plan(plan: Mapping[str, Any], seconds: float | None) -> str:
+    of_line = "" if plan["of_line"] == COMMON else f" of the line {plan['of_line']}"
     lines = [
-        f"{some(plan['ratings'], 'rating')} of {some(plan['completions'], 'answer')} can train on {plan['model']}: "
-        f"{plan['liked']} good, {plan['disliked']} bad, {plan['stars']} in stars, {some(plan['comments'], 'comment')}, "
-        f"{some(plan['corrections'], 'correction')}, {plan['paired']} answers in pairs.",
+        f"{some(plan['ratings'], 'rating')}{of_line} of {some(plan['completions'], 'answer')} can train on "
+        f"{plan['model']}: {plan['liked']} good, {plan['disliked']} bad, {plan['stars']} in stars, "
+        f"{some(plan['comments'], 'comment')}, {some(plan['corrections'], 'correction')}, "
+        f"{plan['paired']} answers in pairs.",
         *_left_out(plan["exclusions"]),
         f"{some(plan['rounds'], 'round')}, {_time(seconds)}",
         "The answers are another model's: their words train, off-policy (KTO); comments teach as ever.",

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from proxy.conversation.history_cache import HistoryFacts, HistoryLookup
-from proxy.conversation.modalities import IMAGE, TOO_MANY
+from proxy.conversation.modalities import FURTHER, IMAGE, TOO_MANY
 from proxy.conversation.redaction import WORTH_A_THREAD, places
 from proxy.conversation.secret_shapes import LONGEST
 from proxy.conversation.turns import turn_of
@@ -96,7 +96,7 @@ class RequestRow:
         context, parsed, assigned = self._context, self._outgoing.parsed, self._context.assigned
         assert context.id is not None
         secrets: set[str] = set()
-        redactor, backend, conversation = self._parts.redactor, self._parts.backend, lookup.read()
+        redactor, backend, conversation = self._parts.redactor, context.server.backend, lookup.read()
         served, rules = backend.served, self._parts.settings.turns.rules
         typed = last_words(parsed.messages)
         turn = turn_of(
@@ -134,7 +134,7 @@ class RequestRow:
             sampling={**served.sampling, **served.by_dialect.get(context.dialect.name, {}), **parsed.sampling},
             thread=conversation.thread,
             above=conversation.reply_thread,
-            untrainable=parsed.untrainable or self._untrainable(conversation),
+            untrainable=FURTHER if context.server.is_further else parsed.untrainable or self._untrainable(conversation),
             images=conversation.images,
             asked=redactor.text(excerpt)[:EXCERPT_LENGTH],
             typed=typed_text(parsed.messages, context.agent, redactor),

@@ -27,6 +27,7 @@ from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.learning.retraining import RatingHistory, Retrain, new_retrain, rounds_of
 from store.learning.samples import SampleRequirements
+from store.line_records import COMMON
 from store.records import Run
 from trainer.launch import Seal, out_of_reach
 
@@ -38,6 +39,7 @@ REASON: Final = "another model gave these answers: their words train, off-policy
 
 
 class RetrainPlanBody(TypedDict):
+    of_line: str
     weights: str
     model: Annotated[str, Field(description="As its versions' folder is called.")]
     ratings: Annotated[int, Field(description="That can train.")]
@@ -66,7 +68,8 @@ class RetrainBody(TypedDict):
     """The retrain under way, or the last one."""
 
     state: Literal["under way", "over"]
-    line: str
+    line: Annotated[str, Field(description="How far it is, or what it came to.")]
+    of_line: Annotated[str, Field(description="Whose ratings train.")]
     weights: str
     model: str
     ratings: int
@@ -93,21 +96,23 @@ class Retraining:
 
     # What people ask for
 
-    async def plan(self, weights: str | None, left_out: Sequence[str]) -> RetrainPlanBody:
-        """Count the ratings that a retrain on these weights would take; None: those that train now. Raises Conflict."""
+    async def plan(self, weights: str | None, left_out: Sequence[str], line: str) -> RetrainPlanBody:
+        """Count the ratings of a line that a retrain on these weights would take; None: those that train now. Raises
+        Conflict."""
         chosen = await self._weights(weights)
-        history = await self._store.retraining.history(left_out)
+        history = await self._store.retraining.history(left_out, line)
         return _plan_body(chosen, self._model(chosen), history, self._settings.train.max_samples)
 
-    async def begin(self, weights: str | None, left_out: Sequence[str], actor: str) -> None:
-        """Begin one. Raises Conflict where one is under way, the weights are not to be had, or nothing can train."""
+    async def begin(self, weights: str | None, left_out: Sequence[str], line: str, actor: str) -> None:
+        """Begin one of a line. Raises Conflict where one is under way, the weights are not to be had, or nothing can
+        train."""
         chosen = await self._weights(weights)
         if (state := await self.state()) is not None and state.over is None:
             raise Conflict(
                 f"A retrain on {state.weights} is under way; `rlproxy retrain` follows it, `rlproxy retrain --stop` "
                 "ends it. Nothing was begun."
             )
-        history = await self._store.retraining.history(left_out)
+        history = await self._store.retraining.history(left_out, line)
         if not history.trains:
             raise Conflict(f"No rating can train on another base: {in_words(history.fates)}. Nothing was begun.")
         train = self._settings.train
@@ -130,11 +135,12 @@ class Retraining:
         if (state := await self.state()) is None:
             return None
         runs = await self._store.retraining.rounds(state)
-        history = await self._store.retraining.history(state.left_out)
+        history = await self._store.retraining.history(state.left_out, state.line)
         rounds = [_round_body(run) for run in runs]
         return {
             "state": "under way" if state.over is None else "over",
             "line": state.over or _line(state, runs, self._waits_for),
+            "of_line": state.line,
             "weights": state.weights,
             "model": state.model,
             "ratings": state.ratings,
@@ -180,6 +186,7 @@ class Retraining:
             share=train.max_rater_share,
             raters=train.raters,
             retrains=True,
+            line=state.line,
         )
         if (run := await self._store.retraining.claim(requirements)) is None:
             await self._end(state, await self._outcome(state), "rlproxy")
@@ -193,7 +200,7 @@ class Retraining:
         samples = await self._store.samples.of_run(run.id)
         completions = {sample.completion.new.id: sample.completion for sample in samples}
         lessons = await self._store.lessons.in_prompts(set(completions))
-        moments = await self._store.opinions.moments(train.max_rater_share, train.raters)
+        moments = await self._store.opinions.moments(train.max_rater_share, train.raters, run.line)
         lines = await asyncio.to_thread(run_folder.lines, samples, (), (), train, moments, lessons)
         foreign = [as_foreign(line, completions[line["completion"]]) for line in lines]
         languages = await prompt_languages.choose(self._launcher, foreign)
@@ -263,6 +270,7 @@ class Retraining:
 
 def _plan_body(weights: str, model: str, history: RatingHistory, most: int) -> RetrainPlanBody:
     return {
+        "of_line": history.line,
         "weights": weights,
         "model": model,
         "ratings": history.trains,
@@ -309,7 +317,8 @@ def _causes(runs: Sequence[Run]) -> dict[str, int]:
 
 def _line(state: Retrain, runs: Sequence[Run], waits_for: str | None) -> str:
     ended = sum(run.status not in ("claimed", "running") for run in runs)
-    line = f"{state.ratings} ratings train on {state.model}: {ended} of {state.rounds} rounds have ended"
+    of_line = "" if state.line == COMMON else f" of the line {state.line}"
+    line = f"{state.ratings} ratings{of_line} train on {state.model}: {ended} of {state.rounds} rounds have ended"
     return f"{line}; it waits: {waits_for}" if waits_for else line
 
 

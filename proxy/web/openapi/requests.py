@@ -128,6 +128,7 @@ class RetrainWanted(RequestShape):
     without: list[str] = Field(
         [], description="Completions whose ratings are left out; `flagged`: all that your own check has flagged."
     )
+    line: str | None = Field(None, description="Whose ratings train; left out: the common one's.")
     dry_run: bool = Field(False, description="Only say what it would take.")
 
 

@@ -125,6 +125,9 @@ class StatusBody(PromptsBody):
     model: str
     line: Annotated[str, Field(description="Of which most of this is: what is live, collected and trained.")]
     lines: Annotated[list[str], Field(description="Those that answer, as far as this key may use them.")]
+    further_models: Annotated[
+        dict[str, str], Field(description="Of `[models.NAME]`, each with its server. None of their answers trains.")
+    ]
     trains: StudentModel | None
     live: Version
     previous: Version

@@ -175,8 +175,9 @@ class InboxPage:
 
     async def _answer(self, request: web.Request, row: CompletionSummary, act: str) -> web.Response:
         """The row, with what was done, to which answer, and what it adds to."""
-        countdown = sentence(await self._status.countdown(self._view.line(request)))
-        line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {countdown}"
+        answer = await self._store.answers.get(row.id)
+        progress = "" if answer is None else sentence(await self._status.after_rating(answer))
+        line = f"{act} The answer begins: {quote_text(row.text, row.calls)}. {progress}"
         return _with_notice(await self.row(request), line)
 
     async def count(self, request: web.Request) -> web.Response:

@@ -15,13 +15,16 @@ from proxy.core.json_response import json_object, json_response
 from proxy.core.wrapped_ids import unwrap_id
 from proxy.training.retraining.retraining import RetrainBody, Retraining
 from proxy.training.run_supervisor import RunSupervisor
+from proxy.versions.lines import Lines
+from store.line_records import COMMON
 from store.store import Store
 
 FLAGGED: Final = "flagged"  # in place of an id: all that the user's own check has flagged
 
 
 class RetrainRoutes:
-    def __init__(self, retraining: Retraining, supervisor: RunSupervisor, store: Store) -> None:
+    def __init__(self, retraining: Retraining, supervisor: RunSupervisor, store: Store, lines: Lines) -> None:
+        self._lines = lines
         self._retraining = retraining
         self._store = store
         self._supervisor = supervisor
@@ -35,12 +38,12 @@ class RetrainRoutes:
         """Begin one; with `dry_run` only say what it would take."""
         require_admin(request)
         body = await json_object(request, may_be_empty=True)
-        weights, left_out = _weights(body), _left_out(body)
+        weights, left_out, line = _weights(body), _left_out(body), self._lines.existing(_line(body))
         if FLAGGED in left_out:
             left_out = sorted({*left_out, *await self._store.flags.ids()} - {FLAGGED})
         if _flag(body, "dry_run"):
-            return json_response(await self._retraining.plan(weights, left_out))
-        await self._retraining.begin(weights, left_out, actor_of(request))
+            return json_response(await self._retraining.plan(weights, left_out, line))
+        await self._retraining.begin(weights, left_out, line, actor_of(request))
         return json_response(await self._report(), status=201)
 
     async def delete(self, request: web.Request) -> web.Response:
@@ -60,6 +63,13 @@ def _weights(body: dict[str, Any]) -> str | None:
     if weights is not None and not (isinstance(weights, str) and weights.strip()):
         raise BadRequest("`weights` must be a folder or a hub id. Nothing was begun.", param="weights")
     return weights
+
+
+def _line(body: dict[str, Any]) -> str:
+    line = body.get("line")
+    if not isinstance(line, str | None):
+        raise BadRequest("`line` must be the name of a line. Nothing was begun.", param="line")
+    return line or COMMON
 
 
 def _left_out(body: dict[str, Any]) -> list[str]:

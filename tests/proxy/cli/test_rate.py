@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxy.cli.watch import SETTLE_S, SKIPPED
+from proxy.core.address_file import ADDRESS_FILE
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.serving import Serving
@@ -108,3 +109,18 @@ async def test_a_hook_opens_the_panel_below_and_once(cli: Proxy, tmp_path: Path)
         assert len((await terminal._tmux("list-panes")).splitlines()) == 2
     code, _, err = await rlproxy(cli.home, "watch", "--open", TMUX="")
     assert code == 0 and "no tmux is here" in err
+
+
+async def test_a_further_models_answer_is_rated_and_said_not_to_train(cli: Proxy) -> None:
+    await cli.stop()
+    await cli.start(models={"coder": {"url": cli.backend.url, "model": "fake"}})
+    (cli.home / ADDRESS_FILE).write_text(json.dumps({"url": cli.url, "pid": os.getpid()}))
+    reason = "a further model answered, and only the home's own model trains"
+    await cli.chat("a", model="coder")
+    code, out, _ = await rlproxy(cli.home, "bad")
+    assert code == 0 and f"this answer never trains: {reason}; the rating is kept, and exported" in out
+    code, out, _ = await rlproxy(cli.home, "fix", "Better.")
+    assert code == 0 and f"never trains: {reason}" in out and "it trains" not in out
+    code, out, _ = await rlproxy(cli.home, "why")
+    assert code == 0 and "fake, no adapter" in out and f"it never trains: {reason}" in out
+    assert "coder: captured and rated, and never trained" in (await rlproxy(cli.home, "status"))[1]

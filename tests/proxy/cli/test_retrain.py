@@ -68,8 +68,9 @@ async def test_what_makes_no_version_ends_with_1(cli: Proxy, base: str) -> None:
 
 def test_a_plan_says_its_time_and_what_is_left_out() -> None:
     plan = {
-        "ratings": 300, "completions": 290, "rounds": 2, "model": "new", "liked": 200, "disliked": 100, "stars": 9,
-        "comments": 1, "corrections": 0, "paired": 4, "exclusions": {"has_image": 2, "remote_image": 1, "raw_text": 1},
+        "of_line": "common", "ratings": 300, "completions": 290, "rounds": 2, "model": "new", "liked": 200,
+        "disliked": 100, "stars": 9, "comments": 1, "corrections": 0, "paired": 4,
+        "exclusions": {"has_image": 2, "remote_image": 1, "raw_text": 1},
     }  # fmt: skip
     text = describe_plan(plan, 7200.0)
     assert "2 rounds, about 2.0 h." in text and "3 ratings cannot train: of prompts with pictures" in text

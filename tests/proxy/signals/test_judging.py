@@ -15,6 +15,7 @@ import pytest
 from config.sections import BackendSection, Judge, Redaction, Signals
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.conversation.answer_on_screen import AnswerOnScreen
+from proxy.conversation.modalities import FURTHER
 from proxy.conversation.redaction import Redactor
 from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
@@ -419,3 +420,14 @@ async def test_own_code_scores_what_its_first_look_finds_and_nothing_older(at: A
     finally:
         await own.stop()
     assert await judged(at[0]) == [("first", -1.0, 0.5, None)]
+
+
+async def test_no_token_is_spent_on_what_never_trains(at: At, judge: FakeJudge) -> None:
+    store, made = at[0], await at_work(at, judge)
+    await followed(store, "further", "no, longer", untrainable=FURTHER)
+    await followed(store, "own", "no, shorter")
+    await until_done(made)
+    (dropped,), (labelled,) = await store.signals.of("further"), await store.signals.of("own")
+    assert (dropped.state, dropped.label) == ("dropped", None) and "a further model's" in str(dropped.why)
+    assert labelled.state == "labelled" and judge.requests
+    assert "no, longer" not in str(judge.requests)

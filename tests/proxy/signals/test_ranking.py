@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.conversation.modalities import FURTHER
 from proxy.signals.judging import JudgingLoop
 from proxy.signals.ranking import RANK, agreed, messages, read_order
 from scripts.harness.records import claim, end, new, rating
@@ -94,6 +95,17 @@ async def test_one_that_looks_at_places_alone_finds_no_pair(at: At, judge: FakeJ
     assert await pairs(at[0]) == [] and len(judge.requests) == 2
     await until_done(made)
     assert len(judge.requests) <= 2  # it is not asked about this group once more
+
+
+async def test_no_answer_of_a_further_model_is_ranked(at: At, judge: FakeJudge) -> None:
+    made = await at_work(at, judge)
+    await group(at[0], "q", "long answer")
+    await at[0].completions.record(
+        [new("further", prompt=(Message("user", b'{"content":"q"}'),), asked="q", untrainable=FURTHER)],
+        [end("further", text="short", reply=Message("assistant", b'{"content":"short"}'))],
+    )
+    await until_done(made)
+    assert await pairs(at[0]) == [] and judge.requests == []
 
 
 async def test_what_is_no_group(at: At, judge: FakeJudge) -> None:

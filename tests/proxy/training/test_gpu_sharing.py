@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from proxy.training import gpu_sharing
+from scripts.fakes.backend import FakeBackend
 from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
 from tests.harness.llamacpp import PRESETS, make_proxy, said_by, servers
@@ -418,3 +419,17 @@ async def test_every_request_is_answered_or_refused_in_time(sharing: Proxy, rout
     async with asyncio.timeout(10):  # what is left of the ratings may start one more run, and hold_s is short
         while (response := await sharing.chat("still there?")).status != 200:
             assert response.status == 503 and response.headers["retry-after"]
+
+
+async def test_a_further_model_answers_while_the_own_one_rests(sharing: Proxy, router: FakeLlama) -> None:
+    coder = FakeBackend()
+    await coder.start()
+    await sharing.stop()
+    await sharing.start(models={"coder": {"url": coder.url}})
+    sharing.launcher.takes_s = 0.5
+    await resting(sharing, router)
+    held = asyncio.create_task(sharing.chat("held"))
+    await waiting(sharing, 1)
+    assert await sharing.say("now", model="coder") == "You said: now " and not held.done()
+    await held
+    await coder.stop()

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.lines import answers, ask, call, create, rate, until_live
+from tests.harness.visits import Visit
 
 
 @pytest.fixture(autouse=True)
@@ -348,3 +350,20 @@ async def test_a_swap_under_way_does_not_bring_a_retired_line_back(proxy: Proxy)
     assert (await ask(proxy, "ann")).status == 410
     while proxy.backend.adapters:  # nobody uses it
         await asyncio.sleep(0.01)
+
+
+async def test_a_countdown_counts_the_line_of_the_answer(cli: Proxy, proxy: Proxy) -> None:
+    await create(proxy, "ann", users=["ann"])
+    await rate(proxy, "common", 3)
+    id = (await ask(proxy, "ann")).headers["x-rl-completion-id"]
+    code, out, _ = await rlproxy(cli.home, "good", "--id", id)
+    assert code == 0 and "1 of 4" in out, out
+    assert "1 of 4 ratings" in await proxy.say("x", "You said: x ", "/rl bad"), "not those of the line of the command"
+    visit = Visit(proxy.url)
+    await visit.get("/")
+    await visit.post(f"/page/completions/{id}/rate", rating="good")
+    await visit.http.close()
+    assert "1 of 4 ratings" in visit.told
+    await call(proxy, "DELETE", "/rl/lines/ann", key=proxy.local)
+    code, out, _ = await rlproxy(cli.home, "good", "--id", id)
+    assert code == 0 and "retired" in out

@@ -89,3 +89,22 @@ async def test_what_was_forgotten_and_what_waits(cli: Proxy) -> None:
         assert response.status == 410 and "was forgotten" in await response.text()
     async with cli.http.get("/rl/why/rl-none") as response:
         assert response.status == 404
+
+
+async def test_the_newest_answer_is_the_one_that_a_rating_takes(cli: Proxy) -> None:
+    code, _, err = await rlproxy(cli.home, "why", "last")
+    assert code == 1 and "no completion to rate yet" in err
+    await cli.chat("a")
+    newest = (await cli.chat("b", headers={"x-rl-session": "s"})).headers["x-rl-completion-id"]
+    other = (await cli.chat("c", headers={"x-rl-session": "t"})).headers["x-rl-completion-id"]
+    await cli.chat("d", headers={"x-rl-turn": "side"})
+    assert (await cli.get("/rl/why/last"))["completion"] == other
+    assert (await cli.get("/rl/why/last?session=s"))["completion"] == newest
+    assert (await cli.get("/rl/completions/last"))["id"] == other
+    for words in (("why",), ("why", "last")):
+        code, out, _ = await rlproxy(cli.home, *words)
+        assert code == 0 and out.startswith(f"answer {other}, ")
+    code, out, _ = await rlproxy(cli.home, "good", "--id", "last")
+    assert code == 0 and other in out
+    code, out, _ = await rlproxy(cli.home, "fix", "Better.", "--id", "last")
+    assert code == 0 and other in out

@@ -278,3 +278,14 @@ def test_what_is_not_known_for_one_reason_is_one_line(tmp_path: Path, capsys: py
     said = " ".join(capsys.readouterr().out.split())
     assert len(unknown) > 10 and said.count("told by a proxy that runs") == 1
     assert all(name in said for name in unknown)
+
+
+async def test_further_models_are_asked(cli: Proxy) -> None:
+    (cli.home / "rlproxy.toml").write_text(
+        f'[models.coder]\nurl = "{cli.backend.url}"\n[models.away]\nurl = "http://127.0.0.1:9"\n'
+    )
+    check = (await found(cli))["further models"]
+    assert check.state == "problem" and check.line.startswith("away: ") and "correct models.away.url" in check.line
+    (cli.home / "rlproxy.toml").write_text(f'[models.coder]\nurl = "{cli.backend.url}"\n')
+    check = (await found(cli))["further models"]
+    assert (check.state, check.line) == ("ok", "there: coder; captured and rated, never trained")

@@ -52,10 +52,11 @@ def test_what_no_longer_fits_is_taken_out_and_shown(tmp_path: Path) -> None:
 
 def test_keys_of_before_and_of_now_are_known_to_be_hidden(tmp_path: Path) -> None:
     old = '[server]\nadmin_key = "mine"\n\n[backend]\nkind = "openai"\nurl = "http://127.0.0.1:9"\napi_key = "sk-old"\n'
+    old += '\n[models.coder]\nurl = "http://127.0.0.1:9"\napi_key = "sk-coder"\n'
     (tmp_path / "rlproxy.toml").write_text(old)
     plan = make(tmp_path, replace(CHOICES, stale=("backend.api_key",)))
     assert plan.settings.backend.api_key is None and '-api_key = "sk-old"' in plan.file.diff()
-    assert plan.keys == ["sk-old", "mine"]
+    assert plan.keys == ["sk-coder", "sk-old", "mine"]
     assert make(tmp_path / "empty", CHOICES).keys == []
 
 

@@ -14,6 +14,7 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from scripts.harness.lora import random_adapter
 from tests.harness import tiny
+from tests.harness.lines import create
 from tests.harness.runs import until
 from trainer.formats import adapter
 from trainer.launch import LocalLauncher
@@ -105,7 +106,18 @@ async def test_the_command(cli: Proxy, tmp_path: Path) -> None:
     for options in ((), ("--adapter", "--merged"), ("--adapter", "--base", "x.gguf")):
         code, _, err = await rlproxy(cli.home, *export, "v1", *options, "--to", str(tmp_path / "v7"))
         assert code == 2 and "choose one of" in err
+    await create(cli, "ann")  # begins with v1, and has made no version
+    for name, *options in (("live",), ("ann", "--line", "ann")):
+        code, _, err = await rlproxy(cli.home, *export, *options, "--adapter", "--to", str(tmp_path / name))
+        assert code == 0 and ", v1\n" in (tmp_path / name / "README.md").read_text(), err
+    code, _, err = await rlproxy(cli.home, *export, "v1", "--line", "ann", "--adapter", "--to", str(tmp_path / "no"))
+    assert code == 1 and "the line ann has not made v1" in err
     await cli.stop()
     code, _, err = await rlproxy(cli.home, *export, "1", "--adapter", "--to", str(tmp_path / "again"))
-    await cli.start()
     assert code == 0 and (tmp_path / "again" / "README.md").is_file(), err
+    offline = ("--adapter", "--to", str(tmp_path / "offline"))
+    code, _, err = await rlproxy(cli.home, *export, "--line", "bob", *offline)
+    assert code == 1 and "line bob does not exist" in err
+    code, _, err = await rlproxy(cli.home, *export, "--line", "ann", *offline)
+    await cli.start()
+    assert code == 0 and (tmp_path / "offline" / "README.md").is_file(), err

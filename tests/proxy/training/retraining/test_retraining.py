@@ -12,6 +12,7 @@ import pytest
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from store.records import Message
+from tests.harness.lines import create, rate
 from tests.harness.runs import rated, until
 
 
@@ -210,3 +211,23 @@ async def test_there_is_one_at_a_time_and_none_without_ratings(proxy: Proxy, bas
     assert (await begin(proxy, weights=base))[0] == 201
     status, answer = await begin(proxy, weights=base)
     assert status == 409 and "--stop" in answer["error"]["message"]
+
+
+async def test_a_line_trains_again_from_its_own_ratings(proxy: Proxy, base: str) -> None:
+    await create(proxy, "ann")
+    await rate(proxy, "common", 3)
+    ids = await rate(proxy, "ann", 2)
+    status, plan = await begin(proxy, weights=base, line="ann", dry_run=True)
+    assert status == 200 and (plan["of_line"], plan["ratings"]) == ("ann", 2)
+    assert (await begin(proxy, weights=base, line="ann"))[0] == 201
+    report = await over(proxy)
+    assert (report["of_line"], report["ratings"]) == ("ann", 2)
+    (run,) = [run for run in await proxy.store.runs.recent() if run.retrains]
+    assert run.line == "ann"
+    assert {sample.completion.new.id for sample in await proxy.store.samples.of_run(run.id)} == set(ids)
+    (version,) = report["versions"]
+    made = await proxy.store.versions.get(version)
+    assert made is not None and made.line == "ann"
+    assert (await proxy.get("/rl/status?line=ann"))["live"] == 0, "it goes live by a person's word"
+    status, body = await begin(proxy, weights=base, line="bob")
+    assert status == 404 and "line bob does not exist" in body["error"]["message"]
