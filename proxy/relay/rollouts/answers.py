@@ -100,7 +100,7 @@ class RolloutAnswers:
         if status not in OK:
             reason = f"the backend answered a rollout with {status}: {content[:200].decode(errors='replace')}"
             raise RolloutRefused(reason) if status in ABOUT_PROMPT else BackendDown(reason, retry_after=5)
-        capture = self._parts.capture(row.id, question.parsed, CHAT, str)
+        capture = self._parts.capture(row.id, question.parsed, CHAT, str, self._backend)
         capture.reader.take_whole(WholeAnswer(content))
         end = capture.end_of(row)
         if end.status != "done":

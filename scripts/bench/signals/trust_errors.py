@@ -1,9 +1,10 @@
-"""How soon is a judge trusted, and how often one that should not be? The rule on simulated judges, a look after each turn.
+"""How soon is a judge trusted, and how often one that should not be? Simulated judges, a look after each turn.
 
     python -m scripts.bench.signals.trust_errors [--judges 1000] [--turns 200]
 
-A judge turns around a share of its labels. People find half or 30 % of the answers bad. Beside the rule of the product
-stands the one before it: 50 turns, 10 of each kind, the lower bound of a bootstrap. Writes benchmarks/trust_errors.json.
+A judge turns around a share of its labels. People find half or 30 % of the answers bad. Beside the product's rule
+stands the one before it: 50 turns, 10 of each kind, the lower bound of a bootstrap.
+Writes benchmarks/trust_errors.json.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import random
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from statistics import median
 from typing import Any, Final
 
@@ -29,12 +30,12 @@ KINDS: Final = ((True, True), (True, False), (False, True), (False, False))
 BEFORE: Final = (50, 10)  # fewest turns, and of each kind
 
 
-@lru_cache(maxsize=None)
+@cache
 def posterior_bound(cells: Cells) -> float:
     return interval(cells)[0]
 
 
-@lru_cache(maxsize=None)
+@cache
 def bootstrap_bound(cells: Cells) -> float:
     """The lower bound of the percentile bootstrap over the turns."""
     generator, count = np.random.default_rng(0), sum(cells)
