@@ -11,6 +11,9 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from store.file.reader import Reader
+from store.records import BASE
+
+MOST: Final = 2**31 - 1  # a version's number
 
 # Of versions of the line itself there may be many, and none of them is looked at.
 _FOREIGN: Final = """SELECT version FROM adapters WHERE line < :line
@@ -31,18 +34,14 @@ class Reach(NamedTuple):
 def reach(live: int, gap: int, foreign_versions: Collection[int]) -> Reach:
     """At most `gap` versions away from `live`, on both sides: after a rollback a version may be above the live one.
     `foreign_versions` are those of other lines."""
-    return Reach(_last(live, gap, foreign_versions, -1), _last(live, gap, foreign_versions, 1))
-
-
-def _last(live: int, gap: int, foreign_versions: Collection[int], step: int) -> int:
-    version, distance = live, 0
-    while True:
-        distance += version == live or version not in foreign_versions
-        if distance > gap:
-            return version
-        version += step
-        if version < 0:
-            return 0
+    oldest, newest = live - gap, live + gap
+    for version in sorted(foreign_versions, reverse=True):
+        if oldest <= version < live:
+            oldest -= 1
+    for version in sorted(foreign_versions):
+        if live < version <= newest:
+            newest += 1
+    return Reach(max(oldest, BASE), min(newest, MOST))
 
 
 def of_line(db: sqlite3.Connection, line: str, live: int, gap: int) -> Reach:
