@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from store.errors import StoreAway, StoreError
+from store.errors import POSTGRES_FULL, StoreAway, StoreError
 from store.postgres import values
 
 SCHEMA: Final = "rlproxy"  # ours in the database, beside whatever else there is
@@ -74,8 +74,9 @@ def is_away(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate or ""
-    # No connection; stopping; idle too long; no lock; an aborted transaction, which says nothing of what was asked.
-    if state[:2] in ("08", "57") or state in ("25P03", "55P03", "25P02"):
+    # No connection; stopping; no memory; a failed disk; idle too long; no lock; an aborted transaction. None of these
+    # says anything of what was asked. A full disk is StoreFull.
+    if (state[:2] in ("08", "53", "57", "58") and state != POSTGRES_FULL) or state in ("25P03", "55P03", "25P02"):
         return state != "57014"  # a statement that was cancelled
     return not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 
