@@ -41,7 +41,7 @@ DISK_MB: Final = 1500  # of the database
 WAL: Final = ("-c", "max_wal_size=128MB", "-c", "min_wal_size=64MB")  # so that it fits
 BETWEEN_S: Final = (0.3, 1.5)  # from one fault to the next
 SETTLED_S: Final = 120.0  # for spooled answers and runs under way, once nothing is broken
-CALM_S: Final = 300.0  # that swaps with nothing broken are waited for
+CALM_S: Final = 120.0  # that swaps with nothing broken are waited for
 MINUTES_FROM: Final = 100  # faults, one of which is the frozen minute
 
 
@@ -73,7 +73,7 @@ async def suffer(faults: Faults, kills: int, ledger: Ledger, dice: random.Random
         await faults.befall(name)
         fault = faults.log[-1]
         print(
-            f"{number} of {kills}: {fault.name}, {fault.ended - fault.began:.1f} s; {len(ledger.answers)} answers, "
+            f"{time.strftime('%H:%M:%S')} {number} of {kills}: {fault.name}, {fault.ended - fault.began:.1f} s; {len(ledger.answers)} answers, "
             f"{len(ledger.ratings)} ratings",
             flush=True,
         )
@@ -88,9 +88,10 @@ async def calm(watch: versions.SwapWatch, faults: Faults, swaps: int) -> None:
 
 
 async def measured(
-    kills: int, clients: int, seed: int, *, swaps: int = 10, network: Network | None = None
+    kills: int, clients: int, seed: int, *, swaps: int = 10, network: Network | None = None, logs: Path | None = None
 ) -> dict[str, Any]:
-    """`swaps`: with nothing broken, in the end. `network`: without one there are no cuts and no full disk."""
+    """`swaps`: with nothing broken, in the end. `network`: without one there are no cuts and no full disk. `logs`:
+    a folder that gets the relays' logs."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit(LACKS)
@@ -101,6 +102,8 @@ async def measured(
     disk.mkdir()
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if logs is not None:
+            stack.callback(lambda: [shutil.copy(log, logs) for log in folder.glob("*.log")])
         if network is not None:
             stack.enter_context(small_disk(disk, DISK_MB))
         disk.chmod(0o777)
@@ -126,14 +129,18 @@ async def _observed(
     watching = asyncio.create_task(watch.run())
     await suffer(faults, kills, ledger, dice)
     await calm(watch, faults, swaps)
+    said = await cluster.training()
     for task in tasks:
+        assert not task.done(), task.exception()  # a client lives for ever
         task.cancel()
     await asyncio.wait(tasks)
     settled_s = await settled(cluster, ledger)
     watching.cancel()
     await asyncio.wait({watching})
     seen = watch.swaps(faults.log)
-    problems = versions.problems(seen, ledger, cluster)
+    problems = faults.problems + versions.problems(seen, ledger, cluster)
+    if (count := sum(swap.is_calm for swap in seen)) < swaps:
+        problems.append(f"only {count} swaps in {CALM_S:g} s with nothing broken: {said}")
     statuses = [await relay.stop() for relay in cluster.relays]
     problems += [f"a stop ended with {status}" for status in statuses if status]
     problems += await asyncio.to_thread(stored.wrong, cluster.server, cluster.database, ledger)
@@ -164,6 +171,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--swaps", type=int, default=10)
     parser.add_argument("--json", type=Path, default=OUT)
+    parser.add_argument("--logs", type=Path, help="a folder that gets the relays' logs")
     arguments = parser.parse_args()
     sweep()
     about = circumstances()
@@ -172,10 +180,11 @@ def main() -> None:
     except OSError as error:
         network = None
         print(f"Nothing is cut and no disk is full: {error}.")
+    kills, clients, seed = arguments.kills, arguments.clients, arguments.seed
     result = asyncio.run(
-        measured(arguments.kills, arguments.clients, arguments.seed, swaps=arguments.swaps, network=network)
+        measured(kills, clients, seed, swaps=arguments.swaps, network=network, logs=arguments.logs)
     )
-    result["seed"] = arguments.seed
+    result["seed"] = seed
     print(json.dumps(result, indent=1))
     arguments.json.write_text(json.dumps({**about, **result}, indent=1) + "\n")
     raise SystemExit(result["wrong_count"] > 0)

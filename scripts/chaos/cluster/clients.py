@@ -26,6 +26,7 @@ TURNS: Final = (2, 6)  # of a conversation
 READS_S: Final = (0.0, 1.0)  # that a client takes from an answer to the next question
 TRIES: Final = 8  # of a rating
 AGAIN_S: Final = 1.0
+BROKEN: Final = (aiohttp.ClientError, TimeoutError, OSError, RuntimeError)  # the last: its session was closed
 VALUES: Final = {"good": 1.0, "bad": -1.0}
 _VERSION: Final = re.compile(r"@v(\d+)")
 
@@ -39,6 +40,7 @@ class Answer:
     version: int  # that its header names
     served: int  # whose weights its words name
     began: float  # epoch seconds
+    relay: int  # its number
 
 
 @dataclass
@@ -111,10 +113,11 @@ class Client:
                         int(label[1:]) if label.startswith("v") else 0,
                         int(named[1]) if (named := _VERSION.search(text)) else 0,
                         began,
+                        1 + self._relays.index(relay),
                     )
                     ledger.answers.append(answer)
                     return answer, text
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except BROKEN:
             await asyncio.sleep(0.05)
         ledger.cut += 1
         return None, ""
@@ -147,7 +150,7 @@ class Client:
             async with relay.http.post("/v1/feedback", json=body) as response:
                 await response.read()
                 return response.status
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except BROKEN:
             return 0
 
 

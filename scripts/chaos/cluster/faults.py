@@ -35,6 +35,7 @@ class Faults:
         self._network = network
         self.log: list[Fault] = []
         self.misses: Counter[str] = Counter()  # faults that met nothing to befall
+        self.problems: list[str] = []
         self._kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "a relay is killed": (5, self._kill_relay),
             "the learner is killed": (3, self._kill_learner),
@@ -105,7 +106,7 @@ class Faults:
         deadline = time.monotonic() + TAKEN_OVER_S
         while await asyncio.to_thread(self._cluster.learner) is before:
             if time.monotonic() > deadline:
-                self.misses["no other relay learns"] += 1
+                self.problems.append(f"no other relay learned within {TAKEN_OVER_S:g} s")
                 return
             await asyncio.sleep(0.5)
 

@@ -129,6 +129,7 @@ class Cluster:
             "backend.replicas": [replica.url for replica in self.replicas[1:]], "backend.model": MODEL,
             "train.adapters_dir": str(self.folder / "adapters"), "train.weights": "/nowhere", "train.nice": 0,
             "train.min_free_memory_gb": 0, "train.start_at": 32, "train.max_version_gap": 10_000, "train.watch": False,
+            "log.level": "info",
         }  # fmt: skip
         self.relays = [
             Relay(self.folder / f"relay{number}", flags, self.journal, machine)
@@ -155,6 +156,16 @@ class Cluster:
                     if (relay.home / FILE).read_text().strip() == json.loads(value):
                         return relay
         return self.relays[0]
+
+    async def training(self) -> list[str]:
+        """What each relay says of its training."""
+        lines = []
+        for relay in self.relays:
+            assert relay.http is not None
+            async with relay.http.get("/rl/status") as response:
+                training = (await response.json()).get("training", {})
+            lines.append(f"{training.get('line')} ({training.get('waits_for')})")
+        return lines
 
     def names(self, version: int) -> list[str]:
         """Names of a version at the replicas, one of each relay."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
+import time
 from collections import defaultdict
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from scripts.chaos.cluster.clients import Ledger
+from scripts.chaos.cluster.clients import Answer, Ledger
 from scripts.chaos.cluster.faults import Fault
 from scripts.chaos.cluster.machines import Cluster
 
@@ -54,8 +56,8 @@ class SwapWatch:
         return None if None in loads else max(0.0, max(load - live for load in loads if load is not None))
 
 
-def is_calm(faults: list[Fault], time: float) -> bool:
-    return not any(fault.began < time + LIMIT_S and fault.ended > time - LIMIT_S for fault in faults)
+def is_calm(faults: list[Fault], moment: float) -> bool:
+    return not any(fault.began < moment + LIMIT_S and fault.ended > moment - LIMIT_S for fault in faults)
 
 
 def problems(swaps: list[Swap], ledger: Ledger, cluster: Cluster) -> list[str]:
@@ -85,13 +87,17 @@ def mixed(ledger: Ledger) -> list[str]:
         for answer in ledger.answers
         if answer.version != answer.served
     ]
-    turns: dict[str, list[int]] = defaultdict(list)
+    turns: dict[str, list[Answer]] = defaultdict(list)
     for answer in ledger.answers:
-        turns[answer.conversation].append(answer.version)
-    for conversation, versions in turns.items():
-        if versions != sorted(versions):
-            faults.append(f"conversation {conversation} went back: {versions}")
+        turns[answer.conversation].append(answer)
+    for conversation, answers in turns.items():
+        if any(later.version < earlier.version for earlier, later in pairwise(answers)):
+            faults.append(f"conversation {conversation} went back: {', '.join(map(_outline, answers))}")
     return faults
+
+
+def _outline(answer: Answer) -> str:
+    return f"v{answer.version} at {time.strftime('%H:%M:%S', time.gmtime(answer.began))} by relay {answer.relay}"
 
 
 def summary(swaps: list[Swap], ledger: Ledger) -> dict[str, Any]:
