@@ -241,7 +241,9 @@ async def serve(settings: Settings, secret: Secret | None = None, launcher: Laun
         loop.add_signal_handler(number, handle_signal)
     stopping = asyncio.create_task(stop.wait(), name="stop")
     async with contextlib.AsyncExitStack() as stack:
-        start = asyncio.create_task(stack.enter_async_context(serving(settings, secret, stores.append, _announce, launcher)))
+        start = asyncio.create_task(
+            stack.enter_async_context(serving(settings, secret, stores.append, _announce, launcher))
+        )
         await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()

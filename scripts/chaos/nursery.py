@@ -14,7 +14,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class Nursery:
         flags: dict[str, Any],
         module: str = "scripts.chaos.nursery",
         command: tuple[str, ...] = (),
-        **env: str,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         """`module`: that calls `main`; `command`: that starts Python somewhere else."""
         self._module = module
@@ -47,7 +47,7 @@ class Nursery:
         self.home = home
         self.log = home.parent / f"{home.name}.log"
         self._flags = {"home": str(home), "server.port": 0, "log.level": "warning", **flags}
-        self._env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | env
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | dict(env or {})
         self.pid = 0
 
     async def open(self) -> None:
@@ -114,7 +114,7 @@ class Nursery:
         return line
 
 
-def main(flags: dict[str, Any], serve: Callable[..., Awaitable[None]] | None = None) -> None:
+def main(flags: dict[str, Any], serve: Callable[..., Coroutine[Any, Any, None]] | None = None) -> None:
     """`serve`: takes the settings; None is rlproxy's own."""
     from config.settings import load
     from proxy import server

@@ -93,7 +93,8 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [
                     self._binaries / "postgres", "-D", str(self._data), "-p", str(self.port),
-                    "-c", f"listen_addresses={self._address}", "-c", f"unix_socket_directories={self.folder}", *self._options,
+                    "-c", f"listen_addresses={self._address}", "-c", f"unix_socket_directories={self.folder}",
+                    *self._options,
                 ],
                 user=self._user, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

@@ -28,9 +28,10 @@ _OPTIONS: Final = {
     "tcp_user_timeout": 10_000,
     "client_encoding": "UTF8",
 }
-# The server also gives up a connection that nobody is behind: else a relay that is cut off keeps the learner's lock.
 SESSION: Final = f"""SET search_path = {SCHEMA}, pg_catalog; SET synchronous_commit = on;
-SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '10s';
+-- The server also gives up a connection that nobody is behind: a relay that is cut off would keep the learner's lock.
+SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
+SET tcp_user_timeout = '10s';
 SET lock_timeout = '{LOCK_S}s'; SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET timezone = 'UTC'"""
 
 

@@ -49,8 +49,9 @@ async def settled(cluster: Cluster, ledger: Ledger) -> float:
     """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most."""
     began = time.monotonic()
     ids = {answer.id for answer in ledger.answers}
-    done, open_runs = "SELECT id FROM rlproxy.completions WHERE status = 'done'", (
-        "SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"
+    done, open_runs = (
+        "SELECT id FROM rlproxy.completions WHERE status = 'done'",
+        ("SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"),
     )
     while (elapsed := time.monotonic() - began) < SETTLED_S:
         rows = await asyncio.to_thread(cluster.server.execute, done, cluster.database)
@@ -63,8 +64,7 @@ async def settled(cluster: Cluster, ledger: Ledger) -> float:
 
 async def suffer(faults: Faults, kills: int, ledger: Ledger, dice: random.Random) -> None:
     """Each kind once, then by chance, in a random order."""
-    names: list[str | None] = [*faults.names][:kills]
-    names += [None] * (kills - len(names))
+    names: list[str | None] = [*faults.names[:kills], *[None] * (kills - len(faults.names))]
     dice.shuffle(names)
     for number, name in enumerate(names, 1):
         await asyncio.sleep(dice.uniform(*BETWEEN_S))
@@ -72,11 +72,9 @@ async def suffer(faults: Faults, kills: int, ledger: Ledger, dice: random.Random
             await faults.freeze_for_a_minute()
         await faults.befall(name)
         fault = faults.log[-1]
-        print(
-            f"{time.strftime('%H:%M:%S')} {number} of {kills}: {fault.name}, {fault.ended - fault.began:.1f} s; {len(ledger.answers)} answers, "
-            f"{len(ledger.ratings)} ratings",
-            flush=True,
-        )
+        took = f"{fault.name}, {fault.ended - fault.began:.1f} s"
+        counts = f"{len(ledger.answers)} answers, {len(ledger.ratings)} ratings"
+        print(f"{time.strftime('%H:%M:%S')} {number} of {kills}: {took}; {counts}", flush=True)
 
 
 async def calm(watch: versions.SwapWatch, faults: Faults, swaps: int) -> None:
@@ -181,9 +179,7 @@ def main() -> None:
         network = None
         print(f"Nothing is cut and no disk is full: {error}.")
     kills, clients, seed = arguments.kills, arguments.clients, arguments.seed
-    result = asyncio.run(
-        measured(kills, clients, seed, swaps=arguments.swaps, network=network, logs=arguments.logs)
-    )
+    result = asyncio.run(measured(kills, clients, seed, swaps=arguments.swaps, network=network, logs=arguments.logs))
     result["seed"] = seed
     print(json.dumps(result, indent=1))
     arguments.json.write_text(json.dumps({**about, **result}, indent=1) + "\n")

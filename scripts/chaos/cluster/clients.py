@@ -91,9 +91,7 @@ class Client:
                 return self._dice.choice([relay for relay in up if relay is not instead_of] or up)
             await asyncio.sleep(0.01)
 
-    async def _ask(
-        self, relay: Relay, conversation: str, messages: list[dict[str, str]]
-    ) -> tuple[Answer | None, str]:
+    async def _ask(self, relay: Relay, conversation: str, messages: list[dict[str, str]]) -> tuple[Answer | None, str]:
         """An answer that came to its end, and its text."""
         ledger, http, began = self._ledger, relay.http, time.time()
         ledger.requests += 1

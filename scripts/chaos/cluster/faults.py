@@ -40,12 +40,12 @@ class Faults:
             "a relay is killed": (5, self._kill_relay),
             "the learner is killed": (3, self._kill_learner),
             "both relays are killed": (1, self._kill_relays),
-            "the learner is away until another learns": (1, self._replace_learner),
             "the run is killed": (4, self._kill_run),
             "the database is killed": (2, self._kill_database),
             "the database restarts": (2, self._restart_database),
             "the database stands still": (2, self._freeze_database),
             "a replica is gone and comes back empty": (3, self._stop_replica),
+            "the learner is away until another learns": (1, self._replace_learner),
         }
         if network is not None:
             self._kinds |= {
@@ -112,7 +112,7 @@ class Faults:
 
     async def _kill_run(self) -> None:
         deadline = time.monotonic() + RUN_S
-        while not any([relay.kill_trainer() for relay in self._cluster.relays]):
+        while not any(relay.kill_trainer() for relay in self._cluster.relays):
             if time.monotonic() > deadline:
                 self.misses["no run to kill"] += 1
                 return

@@ -34,7 +34,7 @@ class Relay:
         self.machine = machine
         self.home = home
         self.nursery = Nursery(
-            home, flags, module="scripts.chaos.cluster.relay", command=machine.command, **{JOURNAL: str(journal)}
+            home, flags, module="scripts.chaos.cluster.relay", command=machine.command, env={JOURNAL: str(journal)}
         )
         self.http: aiohttp.ClientSession | None = None
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -50,9 +51,12 @@ class NetworkMachine(Machine):
         _ip(f"addr add {hub}/24 dev hub{number}")
         _ip(f"link set hub{number} up")
         for arguments in (
-            "link set lo up", f"addr add {self.address}/24 dev eth0", "link set eth0 up", f"route add default via {hub}",
-        ):  # fmt: skip
-            self.run(lambda text=arguments: _ip(text))  # type: ignore[misc]
+            "link set lo up",
+            f"addr add {self.address}/24 dev eth0",
+            "link set eth0 up",
+            f"route add default via {hub}",
+        ):
+            self.run(partial(_ip, arguments))
 
     def run(self, function: Callable[[], T]) -> T:
         return self._thread.submit(function).result()

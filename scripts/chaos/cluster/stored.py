@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ def _wrong_ratings(server: PostgresServer, database: str, ledger: Ledger) -> lis
     problems = [f"{id} has {number} ratings" for id, number in count.items() if number > 1]
     problems += [f"the rating of {id} is lost" for id in ledger.ratings if id not in values]
     problems += [
-        f"{id} is rated {values[id]}" for id, rating in ledger.ratings.items() if values.get(id) not in (None, VALUES[rating])
+        f"{id} is rated {values[id]}"
+        for id, rating in ledger.ratings.items()
+        if values.get(id) not in (None, VALUES[rating])
     ]
     return problems + [
         f"{id} is rated by nobody" for id in values if id not in ledger.ratings and id not in ledger.unsure
@@ -79,7 +82,7 @@ def doubled_runs(journal: Path) -> list[str]:
         times[(entry["run"], entry["process"])].append(entry["time"])
     lives = sorted((min(each), max(each), run) for (run, _), each in times.items())
     problems = []
-    for (_, ended, run), (began, _, next_run) in zip(lives, lives[1:], strict=False):
+    for (_, ended, run), (began, _, next_run) in pairwise(lives):
         if began < ended:
             problems.append(f"runs {run} and {next_run} trained at the same time, for {ended - began:.1f} s")
     return problems

@@ -50,9 +50,7 @@ class SwapWatch:
         ]
 
     def _lag(self, version: int, live: float) -> float | None:
-        loads = [
-            replica.loads.get(name) for replica in self._cluster.replicas for name in self._cluster.names(version)
-        ]
+        loads = [replica.loads.get(name) for replica in self._cluster.replicas for name in self._cluster.names(version)]
         return None if None in loads else max(0.0, max(load - live for load in loads if load is not None))
 
 
@@ -72,11 +70,9 @@ def problems(swaps: list[Swap], ledger: Ledger, cluster: Cluster) -> list[str]:
         if swap.is_calm and late:
             faults.append(f"{len(late)} answers of an older version {LIMIT_S:g} s after v{swap.version} went live")
     if swaps:
-        newest = max(swap.version for swap in swaps)
+        newest = cluster.names(max(swap.version for swap in swaps))
         for replica in cluster.replicas:
-            faults += [
-                f"{replica.url} lacks {name} in the end" for name in cluster.names(newest) if name not in replica.adapters
-            ]
+            faults += [f"{replica.url} lacks {name} in the end" for name in newest if name not in replica.adapters]
     return faults + mixed(ledger)
 
 
