@@ -2,14 +2,14 @@
 
     python -m scripts.chaos.cluster [--kills 40] [--clients 16] [--seed 1] [--json FILE]
 
-Real: `rlproxy serve` twice, each a process with a home of its own; PostgreSQL from this machine's binaries; HTTP and
-TCP between network namespaces, one for each of the six machines, where root may make them; the database's disk, which
-is small. Fake: the three replicas, which answer as vLLM does, and the trainer, a process that counts (stand_in).
+Real: `rlproxy serve` twice, each a process with a home of its own, and PostgreSQL from this machine's binaries. Each of
+the six machines is a network namespace where root may make one, with TCP between them. The database's disk is small.
+Fake: the three replicas, which answer as vLLM does, and the trainer, a process that counts (stand_in).
 
 Clients hold conversations at one relay and rate at the other. Ratings start runs, and runs go live. Meanwhile relays,
 the learner, its run, the database or a replica are killed, cut off, frozen or full. Then some swaps with nothing
-broken. In the end the database is read: each acknowledged answer and rating once, no rating trained twice, no two
-trainers at once, and no conversation went back to an older version.
+broken. In the end the database is read. Each acknowledged answer and rating is there once, and no rating trained twice.
+No two trainers were at work at once, and no conversation went back to an older version.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ WAL: Final = ("-c", "max_wal_size=128MB", "-c", "min_wal_size=64MB")  # so that 
 BETWEEN_S: Final = (0.3, 1.5)  # from one fault to the next
 SETTLED_S: Final = 120.0  # for spooled answers and runs under way, once nothing is broken
 CALM_S: Final = 120.0  # that swaps with nothing broken are waited for
+WHOLE_ANSWERS: Final = "SELECT id FROM rlproxy.completions WHERE status = 'done'"
+OPEN_RUNS: Final = "SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"
 MINUTES_FROM: Final = 100  # faults, one of which is the frozen minute
 
 
@@ -49,13 +51,9 @@ async def settled(cluster: Cluster, ledger: Ledger) -> float:
     """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most."""
     began = time.monotonic()
     ids = {answer.id for answer in ledger.answers}
-    done, open_runs = (
-        "SELECT id FROM rlproxy.completions WHERE status = 'done'",
-        ("SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"),
-    )
     while (elapsed := time.monotonic() - began) < SETTLED_S:
-        rows = await asyncio.to_thread(cluster.server.execute, done, cluster.database)
-        runs = await asyncio.to_thread(cluster.server.execute, open_runs, cluster.database)
+        rows = await asyncio.to_thread(cluster.server.execute, WHOLE_ANSWERS, cluster.database)
+        runs = await asyncio.to_thread(cluster.server.execute, OPEN_RUNS, cluster.database)
         if {id for (id,) in rows} >= ids and not runs:
             break
         await asyncio.sleep(0.2)
@@ -127,7 +125,7 @@ async def _observed(
     watching = asyncio.create_task(watch.run())
     await suffer(faults, kills, ledger, dice)
     await calm(watch, faults, swaps)
-    said = await cluster.training()
+    status_lines = await cluster.training()
     for task in tasks:
         assert not task.done(), task.exception()  # a client lives for ever
         task.cancel()
@@ -135,10 +133,10 @@ async def _observed(
     settled_s = await settled(cluster, ledger)
     watching.cancel()
     await asyncio.wait({watching})
-    seen = watch.swaps(faults.log)
-    problems = faults.problems + versions.problems(seen, ledger, cluster)
-    if (count := sum(swap.is_calm for swap in seen)) < swaps:
-        problems.append(f"only {count} swaps in {CALM_S:g} s with nothing broken: {said}")
+    swap_list = watch.swaps(faults.log)
+    problems = faults.problems + versions.problems(swap_list, ledger, cluster)
+    if (count := sum(swap.is_calm for swap in swap_list)) < swaps:
+        problems.append(f"only {count} swaps in {CALM_S:g} s with nothing broken: {status_lines}")
     statuses = [await relay.stop() for relay in cluster.relays]
     problems += [f"a stop ended with {status}" for status in statuses if status]
     problems += await asyncio.to_thread(stored.wrong, cluster.server, cluster.database, ledger)
@@ -149,7 +147,7 @@ async def _observed(
         "minutes": round((time.monotonic() - began) / 60, 1), "asked": ledger.requests, "answers": len(ledger.answers),
         "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
-        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s, **versions.summary(seen, ledger),
+        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s, **versions.summary(swap_list, ledger),
         **await asyncio.to_thread(stored.learned, cluster.server, cluster.database),
         "wrong": problems[:50], "wrong_count": len(problems),
     }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Who asks and rates meanwhile, and what they were told.
+"""Clients that ask and rate meanwhile, and the answers that they got.
 
-A client holds one conversation after the other, each of several turns at one relay as long as that is there, and rates
-answers at the other one. A rating that got no answer, or a 503, is sent again with its event's id. Not here: what the
+A client holds one conversation after the other, each of several turns. It asks one relay as long as that is there, and
+rates at the other one. A rating that got no answer, or a 503, is sent again with its event's id. Not here: what the
 database says of it (stored).
 """
 
@@ -109,7 +109,7 @@ class Client:
                         response.headers["x-rl-completion-id"],
                         conversation,
                         int(label[1:]) if label.startswith("v") else 0,
-                        int(named[1]) if (named := _VERSION.search(text)) else 0,
+                        int(match[1]) if (match := _VERSION.search(text)) else 0,
                         began,
                         1 + self._relays.index(relay),
                     )

@@ -1,4 +1,4 @@
-"""What befalls the machines, one thing after the other, and what mends it."""
+"""Faults of the machines, one after the other, and what mends each."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Faults:
 
     async def _taken_over(self) -> None:
         """Wait until another relay learns."""
-        before = await asyncio.to_thread(self._cluster.learner)
+        learner = await asyncio.to_thread(self._cluster.learner)
         deadline = time.monotonic() + TAKEN_OVER_S
-        while await asyncio.to_thread(self._cluster.learner) is before:
+        while await asyncio.to_thread(self._cluster.learner) is learner:
             if time.monotonic() > deadline:
                 self.problems.append(f"no other relay learned within {TAKEN_OVER_S:g} s")
                 return

@@ -1,4 +1,4 @@
-"""What stands on the machines: two relays, one database, three replicas, and how each is ended and started again."""
+"""Two relays, one database and three replicas on their machines, and how each ends and starts again."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Replica(FakeBackend):
         self.adapters.clear()
 
     async def _load(self, request: web.Request) -> web.Response:
-        before = set(self.adapters)
+        adapters = set(self.adapters)
         response = await super()._load(request)
-        for name in self.adapters.keys() - before:
+        for name in self.adapters.keys() - adapters:
             self.loads.setdefault(name, time.time())
         return response
 
@@ -158,7 +158,7 @@ class Cluster:
         return self.relays[0]
 
     async def training(self) -> list[str]:
-        """What each relay says of its training."""
+        """The line of each relay's status about its training."""
         lines = []
         for relay in self.relays:
             assert relay.http is not None

@@ -82,9 +82,9 @@ class Network:
         return machine
 
     @contextlib.contextmanager
-    def cut(self, machine: Machine, *others: Machine) -> Iterator[None]:
-        """Meanwhile nothing passes between one machine and the others, either way, and nobody is told."""
-        pairs = [pair for each in others for pair in ((machine, each), (each, machine))]
+    def cut(self, machine: Machine, *peers: Machine) -> Iterator[None]:
+        """Meanwhile nothing passes between one machine and its peers, either way, and nobody is told."""
+        pairs = [pair for peer in peers for pair in ((machine, peer), (peer, machine))]
         for source, target in pairs:
             _ip(f"rule add from {source.address} to {target.address} blackhole")
         try:

@@ -2,9 +2,9 @@
 
     python -m scripts.chaos.cluster.stand_in RUN_FOLDER     as the relay's launcher starts it
 
-It steps, keeps checkpoints, goes on from them, gives way to another one in its folder, and ends with its parent or on
-SIGTERM, as the trainer does. Each step is a line of the journal that $CLUSTER_JOURNAL names: which run, which process,
-when. `StandInLauncher` is its launcher.
+As the trainer does, it steps, keeps checkpoints and goes on from them. It gives way to another one in its folder, and
+ends with its parent or on SIGTERM. Each step is a line of the journal that $CLUSTER_JOURNAL names: which run, which
+process, when. `StandInLauncher` is its launcher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.places.local import LocalJob
 JOURNAL: Final = "CLUSTER_JOURNAL"
 STEPS: Final = 12
 STEP_S: Final = 0.25
-HELD: Final = 75  # as the trainer ends that finds another in its folder
+FOLDER_TAKEN: Final = 75  # as the trainer ends that finds another in its folder
 
 
 class StandInLauncher(FakeLauncher):
@@ -68,7 +68,7 @@ def main(folder: Path) -> int:
         with lock(folder):
             return train(folder, Path(os.environ[JOURNAL]))
     except FolderLocked:
-        return HELD
+        return FOLDER_TAKEN
 
 
 if __name__ == "__main__":

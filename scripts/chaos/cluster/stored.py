@@ -1,4 +1,4 @@
-"""What the database has in the end, against what clients were told, and what became of the runs."""
+"""The database in the end, against the answers and ratings that clients had, and against the runs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def mixed(ledger: Ledger) -> list[str]:
     for answer in ledger.answers:
         turns[answer.conversation].append(answer)
     for conversation, answers in turns.items():
-        if any(later.version < earlier.version for earlier, later in pairwise(answers)):
+        if any(turn.version < parent.version for parent, turn in pairwise(answers)):
             faults.append(f"conversation {conversation} went back: {', '.join(map(_outline, answers))}")
     return faults
 
