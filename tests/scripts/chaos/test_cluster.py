@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,14 +24,34 @@ def answer(id: str, *, conversation: str = "1/1", version: int = 0, served: int 
     return Answer(id, conversation, version, served, began, 1)
 
 
+ROOT = Path(__file__).parents[3]
+no_postgres = pytest.mark.skipif(find_binaries() is None, reason="PostgreSQL is not installed")
+
+
 @pytest.mark.postgres
-@pytest.mark.scale
-@pytest.mark.skipif(find_binaries() is None, reason="PostgreSQL is not installed")
+@no_postgres
 async def test_what_is_acknowledged_is_stored_once_and_trains_once() -> None:
-    result = await cluster.measured(kills=8, clients=8, seed=5, swaps=1)
+    result = await cluster.measured(kills=5, clients=8, seed=5, swaps=1)
     assert result["wrong"] == []
     assert result["answers"] > 50 and result["ratings"] > 10
     assert result["runs"]["done"] and result["swaps_in_calm"], result
+
+
+@pytest.mark.postgres
+@pytest.mark.scale
+@pytest.mark.timeout(900)
+@no_postgres
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes network namespaces")
+def test_each_fault_once_with_cuts_and_a_full_disk(tmp_path: Path) -> None:
+    """A process of its own: it leaves this machine's network."""
+    file = tmp_path / "cluster.json"
+    command = [sys.executable, "-m", "scripts.chaos.cluster", "--kills", "14", "--swaps", "3", "--json", str(file)]
+    process = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    result = json.loads(file.read_text())
+    assert result["network"] and len(result["faults"]) == 14, result
 
 
 class Server:
