@@ -13,6 +13,7 @@ from scripts.harness.postgres import PostgresServer
 
 RUN_SAMPLES = """SELECT s.rating_id, u.id FROM rlproxy.run_samples s
 JOIN rlproxy.runs u ON u.id = s.run_id WHERE u.status = 'done'"""
+MOVES = "SELECT detail FROM rlproxy.audit WHERE act = 'point' ORDER BY seq"
 UNTRAINABLE = """SELECT r.completion_id, c.status, c.untrainable FROM rlproxy.ratings r
 JOIN rlproxy.completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND (c.status <> 'done' OR c.reply_hash IS NULL OR c.version IS NULL OR c.untrainable IS NOT NULL)"""
@@ -57,7 +58,7 @@ def _wrong_ratings(server: PostgresServer, database: str, ledger: Ledger) -> lis
 
 
 def wrong_runs(server: PostgresServer, database: str, journal: Path) -> list[str]:
-    """Runs that hang or are doubled, and ratings that trained twice or can train in none."""
+    """Runs that hang or are doubled, ratings that trained twice or can train in none, and versions that gave way."""
     uses = Counter(rating for rating, _ in server.execute(RUN_SAMPLES, database))
     problems = [f"the rating {rating} trained {number} times" for rating, number in uses.items() if number > 1]
     problems += [
@@ -71,6 +72,10 @@ def wrong_runs(server: PostgresServer, database: str, journal: Path) -> list[str
             problems.append(f"run {run} is {status} in the end")
         if status == "done" and run not in versions:
             problems.append(f"run {run} is done and made no version")
+    for (detail,) in server.execute(MOVES, database):
+        move = json.loads(detail)
+        if move["live"] < move["was"]:
+            problems.append(f"v{move['was']} gave way to v{move['live']}: {move['reason']}")
     return problems + doubled_runs(journal)
 
 

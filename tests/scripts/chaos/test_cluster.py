@@ -89,6 +89,10 @@ def test_runs_that_hang_or_are_doubled_are_told(tmp_path: Path) -> None:
         ratings=[("x", "error", None), ("y", "done", "it saw a picture")],
         adapters=[(1,), (1,)],
         runs=[(1, "done"), (2, "done"), (3, "running")],
+        audit=[
+            ('{"live": 1, "was": 0, "reason": "it passed"}',),
+            ('{"live": 0, "was": 1, "reason": "it is damaged"}',),
+        ],
     )
     journal = tmp_path / "journal"
     times = [(1, 10, 0.0), (1, 10, 5.0), (1, 11, 4.0), (1, 11, 8.0), (2, 12, 9.0)]
@@ -101,6 +105,7 @@ def test_runs_that_hang_or_are_doubled_are_told(tmp_path: Path) -> None:
         "run 1 made 2 versions",
         "run 2 is done and made no version",
         "run 3 is running in the end",
+        "v1 gave way to v0: it is damaged",
         "runs 1 and 1 trained at the same time, for 1.0 s",
     ]
 
@@ -116,6 +121,9 @@ def test_a_conversation_that_goes_back_and_weights_that_lie_are_told() -> None:
 def test_a_swap_that_is_late_with_nothing_broken_is_told() -> None:
     class Cluster:
         replicas = ()
+
+        def names(self, version: int) -> list[str]:
+            return []
 
     now = time.time()
     faults = [Fault("a relay is killed", now - 60, now - 58)]
