@@ -41,7 +41,7 @@ DISK_MB: Final = 1500  # of the database
 WAL: Final = ("-c", "max_wal_size=128MB", "-c", "min_wal_size=64MB")  # so that it fits
 BETWEEN_S: Final = (0.3, 1.5)  # from one fault to the next
 SETTLED_S: Final = 120.0  # for spooled answers and runs under way, once nothing is broken
-CALM_S: Final = 120.0  # that swaps with nothing broken are waited for
+CALM_S: Final = 300.0  # that swaps with nothing broken are waited for
 WHOLE_ANSWERS: Final = "SELECT id FROM rlproxy.completions WHERE status = 'done'"
 OPEN_RUNS: Final = "SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"
 MINUTES_FROM: Final = 100  # faults, one of which is the frozen minute
