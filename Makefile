@@ -95,8 +95,9 @@ test-platforms: setup
 	@$(PY) -m pytest -m platforms -n 0 tests/integrations/test_platforms.py
 
 # Nor this: runs that train over ssh (a real sshd on loopback, where there is one), as jobs of a real Ray from PyPI, in a
-# fake Slurm, by several processes, and at a Tinker server with the real client; a real OpenTelemetry collector, and helm,
-# kubeconform and compose on deploy/, where there is Go to build them: an hour the first time.
+# fake Slurm, by several processes, and at a Tinker server with the real client; each fault of a cluster in a box, where
+# root runs this; a real OpenTelemetry collector, and helm, kubeconform and compose on deploy/, where there is Go to build
+# them: an hour the first time.
 test-scale: setup
 	@scripts/harness_env ray > /dev/null
 	@if command -v go > /dev/null; then scripts/setup_otelcol > /dev/null; scripts/setup_deploy_tools > /dev/null; fi

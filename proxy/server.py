@@ -25,6 +25,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from config.sections import Train
 from config.settings import Settings
 from proxy.access import security
 from proxy.access.draining import DRAINING
@@ -42,7 +43,7 @@ from proxy.web.status import reachable
 from store.errors import MissingExtra
 from store.file.db_key import Secret, find
 from store.store import Store
-from trainer.launch import LocalLauncher, PlaceSettings, sealing_lacks
+from trainer.launch import Launcher, LocalLauncher, PlaceSettings, sealing_lacks
 
 AT_ONCE_S: Final = 2.0  # how long a second signal waits for the disk to take what was begun
 LET_IN_S: Final = 0.05  # from the last connection to its first turn
@@ -117,26 +118,17 @@ async def serving(
     secret: Secret | None = None,
     opened: Callable[[Store], None] = lambda store: None,
     announce: Callable[[str], None] = lambda url: None,
+    launcher: Launcher | None = None,
 ) -> AsyncIterator[str]:
     """A running proxy; yields its address, without `/v1`. `opened` is told of the store, `announce` of the address,
-    before the backend starts.
+    before the backend starts. `launcher`: of runs; None is as the settings say.
 
     Raises ProxyError, StoreError, CannotStart.
     """
     make_home(settings.home)
     for notice in home.close(settings.home):
         structlog.get_logger().warning(notice)
-    train = settings.train
-    launcher = LocalLauncher(
-        PlaceSettings(
-            train.where,
-            train.where_python,
-            train.where_weights,
-            train.where_options,
-            takes_keys=train.where_takes_keys,
-            takes_texts=train.where_takes_texts,
-        )
-    )
+    launcher = launcher or _launcher(settings.train)
     backend = make_backend(settings, launcher)
     store = await Store.open(settings.home, secret, structlog.get_logger().info, settings.store.address)
     opened(store)
@@ -188,6 +180,19 @@ async def serving(
         await store.close()
 
 
+def _launcher(train: Train) -> Launcher:
+    return LocalLauncher(
+        PlaceSettings(
+            train.where,
+            train.where_python,
+            train.where_weights,
+            train.where_options,
+            takes_keys=train.where_takes_keys,
+            takes_texts=train.where_takes_texts,
+        )
+    )
+
+
 async def _say_unreachable(backend: Backend) -> None:
     """Once: whoever starts rlproxy before their server should not learn it from their agent."""
     if (reason := await reachable(backend)) is not None:
@@ -215,8 +220,8 @@ def _announce(url: str) -> None:
     print(f"rlproxy listens: its page is {url}/. It answers once its model is loaded.", file=Unfailing(), flush=True)
 
 
-async def serve(settings: Settings, secret: Secret | None = None) -> None:
-    """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk."""
+async def serve(settings: Settings, secret: Secret | None = None, launcher: Launcher | None = None) -> None:
+    """Until SIGINT or SIGTERM; the second one ends at once, with what was begun on disk. `launcher`: as `serving`."""
     fd_limits.raise_limit()
     read_less_at_once()
     os.umask(home.UMASK)
@@ -236,7 +241,9 @@ async def serve(settings: Settings, secret: Secret | None = None) -> None:
         loop.add_signal_handler(number, handle_signal)
     stopping = asyncio.create_task(stop.wait(), name="stop")
     async with contextlib.AsyncExitStack() as stack:
-        start = asyncio.create_task(stack.enter_async_context(serving(settings, secret, stores.append, _announce)))
+        start = asyncio.create_task(
+            stack.enter_async_context(serving(settings, secret, stores.append, _announce, launcher))
+        )
         await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not start.done():
             start.cancel()

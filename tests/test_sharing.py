@@ -207,3 +207,29 @@ async def test_the_relay_that_learns_samples_rollouts_and_no_other(
     await until(waits)
     backend.hold.set()
     await asking
+
+
+FULL = """CREATE FUNCTION rlproxy.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$;
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON rlproxy.completions
+FOR EACH STATEMENT EXECUTE FUNCTION rlproxy.refuse()"""
+FREED = "DROP TRIGGER full_disk ON rlproxy.completions"
+
+
+async def test_while_the_databases_disk_is_full_answers_are_spooled_and_none_is_refused(
+    tmp_path: Path, backend: FakeBackend, durable: PostgresServer
+) -> None:
+    name = durable.create()
+    proxy = relay(tmp_path / "1", backend, durable.url(name))
+    await proxy.start()
+    before = await ask(proxy, "before")
+    durable.execute(FULL, name)
+    ids = [await ask(proxy, "full")]
+    assert proxy.store.sharing is not None
+    await asyncio.sleep(2.0)  # a delivery is tried meanwhile
+    ids += [await ask(proxy, f"full {n}") for n in range(3)]
+    assert (proxy.store.sharing.spooled, proxy.store.sharing.refused) == (4, None)
+    durable.execute(FREED, name)
+    await until(lambda: proxy.store.sharing is not None and proxy.store.sharing.spooled == 0)
+    assert [row["id"] async for row in proxy.store.transfer.export()] == [before, *ids]
+    await proxy.stop()

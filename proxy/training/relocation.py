@@ -33,8 +33,9 @@ async def relocate(settings: Settings, store: Store) -> None:
     folders = await asyncio.to_thread(_folders, settings, await store.runs.folders())
     if versions or folders:
         await store.runs.moved(versions, folders)
+        moved = "this home was moved or copied" if store.sharing is None else "another relay learned before this one"
         log.warning(
-            "this home was moved or copied: it works on what is in it, and leaves alone what is elsewhere",
+            f"{moved}: it works on what is in its home, and leaves alone what is elsewhere",
             versions=sorted(versions), runs=sorted(folders),
         )  # fmt: skip
     for run in await store.runs.unfinished():

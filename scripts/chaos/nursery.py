@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,34 @@ ROOT = Path(__file__).resolve().parents[2]
 START_S = 120.0
 
 
+class StartEnded(Exception):
+    """The proxy ended before it answered; the end of its log."""
+
+
 class Nursery:
     """The parent of the proxies, and the one that lives now."""
 
-    def __init__(self, home: Path, flags: dict[str, Any], **env: str) -> None:
+    def __init__(
+        self,
+        home: Path,
+        flags: dict[str, Any],
+        module: str = "scripts.chaos.nursery",
+        command: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`module`: that calls `main`; `command`: that starts Python somewhere else."""
+        self._module = module
+        self._command = command
         self.home = home
         self.log = home.parent / f"{home.name}.log"
         self._flags = {"home": str(home), "server.port": 0, "log.level": "warning", **flags}
-        self._env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | env
+        self._env = {k: v for k, v in os.environ.items() if not k.startswith("RLPROXY_")} | dict(env or {})
         self.pid = 0
 
     async def open(self) -> None:
         with self.log.open("ab") as log:
             self._parent = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "scripts.chaos.nursery", json.dumps(self._flags), cwd=ROOT, env=self._env,
+                *self._command, sys.executable, "-m", self._module, json.dumps(self._flags), cwd=ROOT, env=self._env,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log,
             )  # fmt: skip
 
@@ -59,11 +74,13 @@ class Nursery:
             self.pid = int(await self._line())
 
     async def answers(self) -> str:
-        """Its address, when it has one."""
+        """Its address, when it has one. Raises StartEnded."""
         address = self.home / ADDRESS_FILE
         async with asyncio.timeout(START_S):
             while not address.exists():
-                assert self._alive(), self.log.read_text()[-2000:]
+                if not self._alive():
+                    await self.ended()
+                    raise StartEnded(self.log.read_text()[-2000:])
                 await asyncio.sleep(0.01)
         return str(json.loads(address.read_text())["url"])
 
@@ -97,7 +114,8 @@ class Nursery:
         return line
 
 
-def main(flags: dict[str, Any]) -> None:
+def main(flags: dict[str, Any], serve: Callable[..., Coroutine[Any, Any, None]] | None = None) -> None:
+    """`serve`: takes the settings; None is rlproxy's own."""
     from config.settings import load
     from proxy import server
 
@@ -108,7 +126,7 @@ def main(flags: dict[str, Any]) -> None:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(2, 1)
             server.configure_logs(settings.log.level, False)
-            asyncio.run(server.serve(settings))
+            asyncio.run((serve or server.serve)(settings))
             os._exit(0)
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -156,7 +156,7 @@ async def lived(folder: Path, seed: int, told_to: int) -> tuple[Ledger, bytes]:
 
     people = clients(ledger, now, random.Random(seed))
     env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home)}
-    nursery = Nursery(home, flags(backend), **env)
+    nursery = Nursery(home, flags(backend), env=env)
     await nursery.open()
     try:
         await nursery.born()

@@ -80,7 +80,7 @@ async def _one_home(
     ledger, told, dies = Ledger(), home.with_suffix(".told"), home.with_suffix(".dies")
     people = clients(ledger, time.monotonic, dice)
     env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home), "TOLD_DIES": str(dies)}
-    nursery = Nursery(home, flags(backend), **env)
+    nursery = Nursery(home, flags(backend), env=env)
     await nursery.open()
     try:
         for n in range(lives):

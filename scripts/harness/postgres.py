@@ -38,12 +38,23 @@ def find_binaries() -> Path | None:
 class PostgresServer:
     """One server process and its databases."""
 
-    def __init__(self, binaries: Path, *, durable: bool = False, options: tuple[str, ...] = ()) -> None:
-        """`durable`: it waits for its disk, as a server should; tests of queries need not."""
+    def __init__(
+        self,
+        binaries: Path,
+        *,
+        durable: bool = False,
+        options: tuple[str, ...] = (),
+        address: str = "127.0.0.1",
+        room: Path | None = None,
+    ) -> None:
+        """`durable`: it waits for its disk, as a server should; tests of queries need not. `address`: where it
+        listens. `room`: where its folder is made."""
         self._binaries = binaries
         self._user = next((name for name in USERS if _exists(name)), None) if os.geteuid() == 0 else None
-        room = Path("/dev/shm")
-        self.folder = Path(tempfile.mkdtemp(prefix="rlproxy-pg-", dir=room if room.is_dir() and not durable else None))
+        memory = Path("/dev/shm")
+        room = room or (memory if memory.is_dir() and not durable else None)
+        self._address = address
+        self.folder = Path(tempfile.mkdtemp(prefix="rlproxy-pg-", dir=room))
         self.port = _free_port()
         self.password = secrets.token_urlsafe(12)
         self._names = (f"test_{number}" for number in itertools.count())
@@ -63,6 +74,8 @@ class PostgresServer:
             "initdb", "-D", str(self._data), "-U", ROLE, "--pwfile", str(word), "-A", "scram-sha-256", "-E", "UTF8",
             "--locale=C.UTF-8", "--no-sync",
         )  # fmt: skip
+        with (self._data / "pg_hba.conf").open("a") as file:
+            file.write("host all all all scram-sha-256\n")  # it listens at one address only
 
     @property
     def _data(self) -> Path:
@@ -80,15 +93,26 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [
                     self._binaries / "postgres", "-D", str(self._data), "-p", str(self.port),
-                    "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={self.folder}", *self._options,
+                    "-c", f"listen_addresses={self._address}", "-c", f"unix_socket_directories={self.folder}",
+                    *self._options,
                 ],
                 user=self._user, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+        self.wait()
+
+    def wait(self) -> None:
+        """Until it answers."""
+        assert self._process is not None
         deadline = time.monotonic() + START_S
         while not self._answers():
             assert self._process.poll() is None, (self.folder / "log").read_text(errors="replace")[-2000:]
             assert time.monotonic() < deadline, "PostgreSQL did not start"
             time.sleep(0.05)
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether its process is gone, by itself or as it was killed."""
+        return self._process is None or self._process.poll() is not None
 
     def _answers(self) -> bool:
         import psycopg
@@ -104,7 +128,7 @@ class PostgresServer:
         return psycopg.connect(self.url("postgres"), autocommit=True, connect_timeout=3)
 
     def url(self, database: str) -> str:
-        return f"postgresql://{ROLE}:{self.password}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{ROLE}:{self.password}@{self._address}:{self.port}/{database}"
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """One statement of somebody who administers the server."""

@@ -1,8 +1,8 @@
 """Completions of a relay whose database may be away: an answer is stored there, or on this relay's own disk.
 
-Owns when the one and when the other. An answer that the database has not taken in time is spooled, and counts as
-stored. While any are spooled, later ones queue behind them, so that a conversation keeps its order. Not here: the file
-(spool), what becomes of a spooled answer (deliveries).
+Owns when the one and when the other. An answer that the database has not taken in time, or has no room for, is
+spooled, and counts as stored. While any are spooled, later ones queue behind them, so that a conversation keeps its
+order. Not here: the file (spool), what becomes of a spooled answer (deliveries).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from store.captured import completions
 from store.captured.completions import CompletionStore
-from store.errors import StoreAway, StoreError
+from store.errors import StoreAway, StoreError, StoreFull
 from store.file.part import Writes
 from store.file.reader import Reader
 from store.postgres.deliveries import deliver
@@ -29,6 +29,7 @@ log = structlog.get_logger()
 WAIT_S: Final = 3.0  # for the database to take an answer, while its client waits for the end of its stream
 RETRY_S: Final = 1.0  # between two tries to deliver
 MOST_OPEN: Final = 20_000  # requests under way whose rows are remembered
+_TAKES_NOTHING: Final = (StoreAway, StoreFull)  # the database, now: the same answer is stored later
 _NOTE_OWNER: Final = "INSERT INTO relay_rows VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 
@@ -68,7 +69,7 @@ class SharedCompletionStore(CompletionStore):
                     raise StoreAway("The database has not answered in time; this was not stored.")
                 stored.result()
                 return
-            except StoreAway:
+            except _TAKES_NOTHING:
                 if len(answers) < len(rows):  # begun before this relay started: they stay pending
                     raise
         await self._spool(answers)
@@ -84,7 +85,7 @@ class SharedCompletionStore(CompletionStore):
     ) -> None:
         await asyncio.wait({stored}, timeout=WAIT_S)
         if stored.done():
-            if not isinstance(stored.exception(), StoreAway):
+            if not isinstance(stored.exception(), _TAKES_NOTHING):
                 stored.result()
                 return
         else:  # whatever becomes of it there, its id is stored once
@@ -108,7 +109,7 @@ class SharedCompletionStore(CompletionStore):
             self._has_some.clear()
             try:
                 await self.deliver()
-            except StoreAway:
+            except _TAKES_NOTHING:
                 self._has_some.set()
                 await asyncio.sleep(RETRY_S)
             except (StoreError, OSError) as error:
@@ -117,7 +118,7 @@ class SharedCompletionStore(CompletionStore):
                 await asyncio.sleep(10 * RETRY_S)
 
     async def deliver(self) -> int:
-        """Deliver all that is spooled; how many answers. Raises StoreAway."""
+        """Deliver all that is spooled; how many answers. Raises StoreAway, StoreFull."""
         count = 0
         async with self._delivering:
             while not self.spool.is_empty:
@@ -135,7 +136,7 @@ class SharedCompletionStore(CompletionStore):
     async def _deliver(self, batch: SpooledAnswers) -> None:
         try:
             await self._writer.submit(lambda db: deliver(db, batch.answers))
-        except StoreAway:
+        except _TAKES_NOTHING:
             raise
         except StoreError as error:
             if len(batch.answers) == 1:

@@ -41,7 +41,7 @@ class Following:
         self._follows = asyncio.Event()
         self._follows.set()
         self.away_since: float | None = None  # monotonic, of the database; None: it is there
-        self._holds_lock = False
+        self._locked_s: float | None = None  # monotonic, since this relay has the learner's lock
 
     @property
     def leads(self) -> bool:
@@ -56,7 +56,7 @@ class Following:
         await self._follows.wait()
 
     def _lose(self) -> None:
-        self._holds_lock = False
+        self._locked_s = None
         self._leads.clear()
         self._follows.set()
 
@@ -108,12 +108,14 @@ class Following:
         await _execute(connection, relays.NOTE, (self._relay, relays.host()))
         if self.leads:
             return
-        if not self._holds_lock:
-            self._holds_lock = bool((await _execute(connection, _LEAD))["free"])
-        if not self._holds_lock:
-            return
+        if self._locked_s is None:
+            if not (await _execute(connection, _LEAD))["free"]:
+                return
+            self._locked_s = time.monotonic()
         last = await _execute(connection, _LAST_LEARNER, (self._relay,))
-        if last["silent_s"] < STOPPED_S:
+        # One that lost the lock and is well goes on to be seen, and has stopped its trainer all the same.
+        has_stopped = last["silent_s"] >= STOPPED_S or time.monotonic() >= self._locked_s + STOPPED_S
+        if not has_stopped:
             return
         await _execute(connection, _NOTE_LEARNER, (self._relay,))
         self._follows.clear()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from store.errors import StoreAway, StoreError
+from store.errors import POSTGRES_FULL, StoreAway, StoreError
 from store.postgres import values
 
 SCHEMA: Final = "rlproxy"  # ours in the database, beside whatever else there is
@@ -29,6 +29,9 @@ _OPTIONS: Final = {
     "client_encoding": "UTF8",
 }
 SESSION: Final = f"""SET search_path = {SCHEMA}, pg_catalog; SET synchronous_commit = on;
+-- The server also gives up a connection that nobody is behind: a relay that is cut off would keep the learner's lock.
+SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
+SET tcp_user_timeout = '10s';
 SET lock_timeout = '{LOCK_S}s'; SET idle_in_transaction_session_timeout = '{IDLE_S}s'; SET timezone = 'UTC'"""
 
 
@@ -74,8 +77,9 @@ def is_away(error: BaseException) -> bool:
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate or ""
-    # No connection; stopping; idle too long; no lock; an aborted transaction, which says nothing of what was asked.
-    if state[:2] in ("08", "57") or state in ("25P03", "55P03", "25P02"):
+    # No connection; stopping; no memory; a failed disk; idle too long; no lock; an aborted transaction. None of these
+    # says anything of what was asked. A full disk is StoreFull.
+    if (state[:2] in ("08", "53", "57", "58") and state != POSTGRES_FULL) or state in ("25P03", "55P03", "25P02"):
         return state != "57014"  # a statement that was cancelled
     return not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
 

@@ -18,6 +18,7 @@ from psycopg.errors import LockNotAvailable
 from scripts.harness.postgres import PostgresServer
 from scripts.harness.records import end, new, put, rating
 from store.errors import StoreAway, StoreError
+from store.postgres import server
 from store.postgres.connection import PostgresConnection
 from store.records import CompletionQuery
 from store.store import Store
@@ -169,6 +170,16 @@ async def test_after_a_restart_of_the_server_all_goes_on(durable: PostgresServer
     assert await store.meta.get("x") == 2
     assert await store.completions.get("a") is not None
     await store.close()
+
+
+def test_the_server_gives_up_a_relay_that_is_cut_off(database: str) -> None:
+    """`python -m scripts.chaos.cluster` cuts one off: without these another one learned after two hours."""
+    names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+    with closing(server.connect(database)) as connection:
+        values = [connection.execute(f"SHOW {name}".encode()).fetchone() for name in names]
+    assert [value[name] for value, name in zip(values, names, strict=True) if value is not None] == [
+        "5", "2", "3", "10000",
+    ]  # fmt: skip
 
 
 def test_a_home_without_the_setting_loads_no_psycopg() -> None:

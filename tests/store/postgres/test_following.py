@@ -24,12 +24,12 @@ async def test_a_stop_in_any_step_of_the_connection_closes_it(database: str) -> 
                 return
 
     for steps in range(60):
-        following = asyncio.create_task(follow())
+        task = asyncio.create_task(follow())
         for _ in range(steps):
             await asyncio.sleep(0.0005)
-        following.cancel()
-        await asyncio.wait([following])
-        del following
+        task.cancel()
+        await asyncio.wait([task])
+        del task
         gc.collect()
 
 
@@ -47,3 +47,33 @@ def test_how_long_a_learner_was_silent_goes_by_the_clock_of_the_database(
         row = db.execute(following._LAST_LEARNER, ("ours",)).fetchone()
         assert 0 <= row["silent_s"] < 60
         assert relays.hosts(db) == [f"{relays.host()} (trains)"]
+
+
+async def test_a_relay_learns_though_the_learner_before_it_goes_on_to_be_seen(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the database another one may be the first to take the lock. The one before is alive."""
+    monkeypatch.setattr(following, "POLL_S", 0.2)
+    monkeypatch.setattr(following, "STOPPED_S", 1.5)
+    with closing(PostgresConnection(database)) as connection:
+        relays.note_seen(connection, "before")
+        connection.execute("INSERT INTO meta VALUES ('learner', '\"before\"')")
+
+    async def follow(each: Following) -> None:
+        async with aclosing(each.changes()) as changes:
+            async for _ in changes:
+                pass
+
+    next_one, before = Following(database, "next"), Following(database, "before")
+    tasks = [asyncio.create_task(follow(next_one))]
+    await asyncio.sleep(0.5)
+    assert not next_one.leads, "the one before may train still"
+    tasks.append(asyncio.create_task(follow(before)))
+    try:
+        async with asyncio.timeout(20):
+            await next_one.leading()
+        assert not before.leads
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
