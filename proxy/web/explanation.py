@@ -17,6 +17,7 @@ from proxy.conversation.modalities import in_words
 from proxy.core.errors import Gone, NotFound
 from proxy.core.json_response import json_response
 from proxy.training import run_folder
+from proxy.versions.version_copies import VersionCopies
 from proxy.web.openapi.explanation import (
     AnsweringWeights,
     ExplainedRating,
@@ -37,8 +38,9 @@ UNDER_WAY: Final = ("claimed", "running")
 
 
 class Explanations:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, copies: VersionCopies) -> None:
         self._store = store
+        self._copies = copies
 
     async def get(self, request: web.Request) -> web.Response:
         """By the id of a completion or of a rating."""
@@ -144,7 +146,7 @@ class Explanations:
         if adapter is None or adapter.is_deleted:
             return {"model": model, "state": "gone", "sha256": None, "run": None if adapter is None else adapter.run_id}
         try:
-            await asyncio.to_thread(verify_adapter, Path(adapter.path))
+            await asyncio.to_thread(verify_adapter, self._copies.folder(adapter))
             state: Literal["intact", "changed"] = "intact"
         except (AdapterError, OSError):
             state = "changed"
