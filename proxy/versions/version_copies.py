@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from typing_extensions import TypedDict
 
 from config.settings import Settings
 from proxy.core.errors import BackendDown
@@ -32,13 +33,25 @@ WAIT_S: Final = 20.0  # for a version on its way: what else waits for it, as key
 RETRY_S: Final = 10  # for a client whose request needs a version that is not here yet
 
 
+class BucketReport(TypedDict):
+    line: str
+    problem: str | None
+
+
 class VersionCopies:
     def __init__(self, settings: Settings, store: Store, tasks: Tasks) -> None:
         url = settings.train.bucket
         self._bucket = BucketVersions(url) if url else None
         self._adapters_dir, self._store, self._tasks = settings.adapters_dir, store, tasks
         self._fetching: dict[int, asyncio.Task[Exception | None]] = {}
+        self._problem: str | None = None  # of the last look
         self._removed: set[int] = set()
+
+    def report(self) -> BucketReport | None:
+        """For `status`; None where there is no bucket."""
+        if self._bucket is None:
+            return None
+        return {"line": self._problem or f"{self._bucket.url} keeps what is written", "problem": self._problem}
 
     def folder(self, adapter: Adapter) -> Path:
         """Where it is on this machine, or would be."""
@@ -103,15 +116,15 @@ class VersionCopies:
 
     async def run(self) -> None:
         """Copy what lacks a copy and remove what should have none, for ever."""
-        problem = ""
         while self._bucket is not None:
             try:
+                await asyncio.to_thread(self._bucket.check)
                 await self._settle(self._bucket)
-                problem = ""
+                self._problem = None
             except (StoreError, AdapterError, BucketError, OSError) as error:
-                if str(error) != problem:
-                    problem = str(error)
-                    log.warning("copies of versions are not settled; it is tried again", error=problem)
+                if str(error) != self._problem:
+                    log.warning("copies of versions are not settled; it is tried again", error=str(error))
+                self._problem = str(error)
             await asyncio.sleep(LOOK_S)
 
     async def _settle(self, bucket: BucketVersions) -> None:

@@ -31,7 +31,11 @@ class BucketVersions:
     """All calls block."""
 
     def __init__(self, url: str) -> None:
-        self._bucket = Bucket(url)
+        self.url, self._bucket = url, Bucket(url)
+
+    def check(self) -> None:
+        """Raises BucketError where it does not keep what is written."""
+        self._bucket.check()
 
     def put(self, manifest: Mapping[str, Any], folder: Path) -> None:
         """Copy the version of this manifest, unless it is there. Raises AdapterError, BucketError, OSError."""
@@ -53,14 +57,12 @@ class BucketVersions:
         try:
             for file in (*sorted(manifest["files"]), MANIFEST):
                 if not self._bucket.download(f"{name}/{Path(file).name}", part / Path(file).name):
-                    raise BucketError(f"{self._bucket.url}/{name} has no {file} yet.")
+                    raise BucketError(f"{self.url}/{name} has no {file} yet.")
             if verify(part)["files"] != manifest["files"]:
-                raise AdapterError(f"{self._bucket.url}/{name} is another version.")
+                raise AdapterError(f"{self.url}/{name} is another version.")
             place_adapter(part, folder)
         except AdapterError as error:
-            raise AdapterError(
-                f"{error} Without {self._bucket.url}/{name}, a relay that has it copies it anew."
-            ) from None
+            raise AdapterError(f"{error} Without {self.url}/{name}, a relay that has it copies it anew.") from None
         finally:
             shipment.clear(part)
 

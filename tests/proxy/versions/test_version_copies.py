@@ -8,10 +8,13 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from proxy.cli.doctor.checks import DoctorCheck, place
+from proxy.cli.doctor.facts import DoctorFacts
 from proxy.versions import version_copies
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
@@ -123,3 +126,22 @@ async def test_copies_go_with_what_was_forgotten(proxy: Proxy, objects: Path) ->
         while copy.exists() or folder.exists():
             await asyncio.sleep(0.02)
     assert [path for path in objects.rglob("*") if path.is_file()] == []
+
+
+async def test_a_bucket_that_keeps_nothing_is_told_in_status_and_by_doctor(proxy: Proxy, objects: Path) -> None:
+    await with_version(proxy, objects)
+
+    async def until_bucket(holds: Callable[[dict[str, Any]], bool]) -> DoctorCheck:
+        async with asyncio.timeout(20):
+            while not holds((status := await proxy.get("/rl/status"))["training"]["bucket"]):
+                await asyncio.sleep(0.02)
+        return place(cast(DoctorFacts, SimpleNamespace(status=status)))
+
+    check = await until_bucket(lambda body: body["problem"] is None)
+    assert check.state == "ok" and f"file://{objects} keeps what is written" in check.line
+    shutil.rmtree(objects)
+    objects.write_text("in the way")
+    check = await until_bucket(lambda body: body["problem"] is not None)
+    assert check.state == "problem" and check.line.startswith(f"file://{objects}: ")
+    objects.unlink()
+    assert (await until_bucket(lambda body: body["problem"] is None)).state == "ok"
