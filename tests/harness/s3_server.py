@@ -9,6 +9,7 @@ import itertools
 import logging
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -53,6 +54,8 @@ class S3Server:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="s3", daemon=True)
         self._thread.start()
+        # moto's state is its process's: what a test before this one has left goes.
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")).close()
 
     @property
     def environment(self) -> dict[str, str]:

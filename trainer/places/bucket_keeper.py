@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -35,6 +36,7 @@ LOOK_S: Final = 1.0  # between two looks at the job's record
 UPLOAD_SHARE: Final = 0.1  # of the time, at most, that checkpoints are on their way
 PAUSE_S, PATIENCE_S = 5.0, 3600.0  # for a bucket that does not take the end of an attempt
 LEFT_S: Final = 3600.0  # after which a folder that nobody holds was left by a kill
+LEFT: Final = re.compile(r".*-[0-9a-f]{20}-[0-9a-f]{12}(\.part|\.tar)?")  # an attempt's, and no other depot's job
 STOPPED: Final = 143  # how a trainer ends that was told to
 EXIT_OVERTAKEN: Final = 76
 T = TypeVar("T")
@@ -137,7 +139,8 @@ class BucketAttempt:
 
     def _send_progress(self) -> None:
         path = self.folder / "progress.jsonl"
-        content = path.read_bytes() if path.is_file() else b""
+        lines = path.read_bytes() if path.is_file() else b""
+        content = lines[: lines.rfind(b"\n") + 1]  # whole ones: the next attempt writes behind them
         if len(content) != self._sent_bytes:  # also an empty one, first: it says that the attempt has begun
             self._bucket.write(f"{self._objects}/{bucket_jobs.PROGRESS}", content)
             self._sent_bytes = len(content)
@@ -207,7 +210,7 @@ def clear_leftovers(root: Path) -> None:
     """Remove what killed attempts have left on this node: people's texts."""
     for path in root.iterdir() if root.is_dir() else ():
         is_at_work = path.is_dir() and is_held(path / HOLD)
-        if not is_at_work and time.time() - path.lstat().st_mtime > LEFT_S:
+        if LEFT.fullmatch(path.name) and not is_at_work and time.time() - path.lstat().st_mtime > LEFT_S:
             shipment.clear(path)
 
 

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from tests.harness import s3_server, tiny
 from tests.harness.s3_server import BUCKET, SECRET, Fault
 from tests.trainer.places.long_runs import long_run, steps, until_step
 from trainer.launch import LocalLauncher
-from trainer.places import bucket_jobs, remote
+from trainer.places import bucket_jobs, bucket_keeper, remote
 from trainer.places.bucket import Bucket
+from trainer.places.depot import HOLD, take
 from trainer.places.parcel import JobRecord
 from trainer.places.place import PlaceSettings
 from trainer.places.slurm import SlurmPlace
@@ -208,6 +210,23 @@ async def test_other_weights_on_the_node_are_told_in_the_log(tmp_path, model, li
     assert (
         f"the weights on this node ({other}) are not those of the proxy's machine" in (run / "trainer.log").read_text()
     )
+
+
+def test_what_a_killed_attempt_left_on_a_node_goes_and_other_jobs_stay(tmp_path):
+    job, hour_ago = f"r00001-{'a' * 20}", time.time() - 2 * bucket_keeper.LEFT_S
+    left, held, fresh = (f"{job}-{digit * 12}" for digit in "bcd")
+    names = [job, left, held, fresh, f".{left}.part", "somebody-elses"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "samples.jsonl").touch()
+    (tmp_path / f".{left}.tar").touch()
+    with (tmp_path / held / HOLD).open("w") as hold:
+        assert take(hold)
+        for path in tmp_path.iterdir():
+            if path.name != fresh:
+                os.utime(path, (hour_ago, hour_ago))
+        bucket_keeper.clear_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {job, held, fresh, "somebody-elses"}
 
 
 async def test_no_key_goes_into_a_bucket(model, settings):
