@@ -104,7 +104,7 @@ class VersionCopies:
             return
         try:
             async with asyncio.timeout(COPY_S):
-                await asyncio.to_thread(self._bucket.put, adapter.manifest, self.folder(adapter))
+                await asyncio.to_thread(self._bucket.copy, adapter.manifest, self.folder(adapter))
         except (AdapterError, BucketError, OSError, TimeoutError) as error:
             log.warning("a version has no copy in the bucket yet", version=adapter.version, error=str(error))
 
@@ -131,20 +131,20 @@ class VersionCopies:
         for adapter in await self._needed():
             folder = self.folder(adapter)
             if adapter.manifest.get("files") and await asyncio.to_thread(folder.exists):
-                await asyncio.to_thread(bucket.put, adapter.manifest, folder)
+                await asyncio.to_thread(bucket.copy, adapter.manifest, folder)
         rebuild = await self._store.unlearning.state()
         if rebuild is None or rebuild.over is None:  # a run may still ask the versions that go
             return
         adapters = await self._store.versions.all()
         intact = [adapter.manifest.get("files") for adapter in adapters if not adapter.is_deleted]
         deleted = [adapter for adapter in adapters if adapter.is_deleted and adapter.version not in self._removed]
-        gone = [adapter for adapter in deleted if adapter.manifest.get("files") not in intact]
-        await asyncio.to_thread(self._remove, bucket, gone)
-        self._removed |= {adapter.version for adapter in gone}
+        obsolete = [adapter for adapter in deleted if adapter.manifest.get("files") not in intact]
+        await asyncio.to_thread(self._remove, bucket, obsolete)
+        self._removed |= {adapter.version for adapter in obsolete}
 
-    def _remove(self, bucket: BucketVersions, gone: Collection[Adapter]) -> None:
+    def _remove(self, bucket: BucketVersions, obsolete: Collection[Adapter]) -> None:
         """Its files here are known by their hashes: another version may have had the same number."""
-        manifests = [adapter.manifest for adapter in gone if adapter.manifest.get("files")]
+        manifests = [adapter.manifest for adapter in obsolete if adapter.manifest.get("files")]
         for manifest in manifests:
             bucket.remove(manifest)
         files = [manifest["files"] for manifest in manifests]

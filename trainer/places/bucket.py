@@ -90,7 +90,7 @@ class Bucket:
 
     def upload(self, name: str, path: Path) -> None:
         """Write a file as an object, and read that back."""
-        self.put(name, path)
+        self.upload_unchecked(name, path)
         digest = None
         with (
             contextlib.suppress(FileNotFoundError),
@@ -101,7 +101,7 @@ class Bucket:
         if digest != sha256(path):
             raise BucketError(f"{self.url}/{name} is not what was written there.")
 
-    def put(self, name: str, path: Path) -> None:
+    def upload_unchecked(self, name: str, path: Path) -> None:
         """Write a file as an object that proves itself where it is read."""
         with self._words():
             self._files.put_file(str(path), self._path(name))

@@ -38,7 +38,7 @@ class BucketJob:
     weights: str  # there
     version: str  # of rlproxy, that packed it
     attempt: str = ""  # the one that counts; empty before the first
-    before: str = ""  # the attempt that this one goes on from
+    previous: str = ""  # the attempt that this one goes on from
     identity: str | None = None  # of the weights, as depot.weights_identity
     stopped: bool = False
 
@@ -55,7 +55,7 @@ class BucketJob:
 
     def latest(self, bucket: Bucket, id: str) -> str:
         """The last attempt that has left something: one that never began has left nothing."""
-        return self.attempt if self.attempt and bucket.has(f"jobs/{id}/{self.attempt}/{PROGRESS}") else self.before
+        return self.attempt if self.attempt and bucket.has(f"jobs/{id}/{self.attempt}/{PROGRESS}") else self.previous
 
 
 class BucketJobs:
@@ -88,8 +88,8 @@ class BucketJobs:
     def _begin(self, id: str, order: RunOrder, attempt: str) -> None:
         job = self._job(id)
         identity = weights_identity(weights_of(order.folder))
-        before = job.latest(self._bucket, id)
-        replace(job, attempt=attempt, before=before, identity=identity, stopped=False).write(self._bucket, id)
+        previous = job.latest(self._bucket, id)
+        replace(job, attempt=attempt, previous=previous, identity=identity, stopped=False).write(self._bucket, id)
 
     def log(self, id: str) -> Path | None:
         return None

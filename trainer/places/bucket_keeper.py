@@ -36,7 +36,7 @@ LOOK_S: Final = 1.0  # between two looks at the job's record
 UPLOAD_SHARE: Final = 0.1  # of the time, at most, that checkpoints are on their way
 PAUSE_S, PATIENCE_S = 5.0, 3600.0  # for a bucket that does not take the end of an attempt
 LEFT_S: Final = 3600.0  # after which a folder that nobody holds was left by a kill
-LEFT: Final = re.compile(r".*-[0-9a-f]{20}-[0-9a-f]{12}(\.part|\.tar)?")  # an attempt's, and no other depot's job
+LEFTOVER: Final = re.compile(r".*-[0-9a-f]{20}-[0-9a-f]{12}(\.part|\.tar)?")  # an attempt's, and no other depot's job
 STOPPED: Final = 143  # how a trainer ends that was told to
 EXIT_OVERTAKEN: Final = 76
 T = TypeVar("T")
@@ -80,8 +80,8 @@ class BucketAttempt:
         self._depot.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._receive(archive, job.weights)
-            if job.before:
-                self._go_on_from(f"jobs/{self._id}/{job.before}", archive)
+            if job.previous:
+                self._go_on_from(f"jobs/{self._id}/{job.previous}", archive)
         finally:
             shipment.clear(archive)
 
@@ -135,7 +135,7 @@ class BucketAttempt:
         os.link(state, linked)
         with archive.open("wb") as sink:
             shipment.pack(sink, {STATE: linked})
-        self._bucket.put(f"{self._objects}/{bucket_jobs.STATE}", archive)
+        self._bucket.upload_unchecked(f"{self._objects}/{bucket_jobs.STATE}", archive)
 
     def _send_progress(self) -> None:
         path = self.folder / "progress.jsonl"
@@ -210,7 +210,7 @@ def clear_leftovers(root: Path) -> None:
     """Remove what killed attempts have left on this node: people's texts."""
     for path in root.iterdir() if root.is_dir() else ():
         is_at_work = path.is_dir() and is_held(path / HOLD)
-        if LEFT.fullmatch(path.name) and not is_at_work and time.time() - path.lstat().st_mtime > LEFT_S:
+        if LEFTOVER.fullmatch(path.name) and not is_at_work and time.time() - path.lstat().st_mtime > LEFT_S:
             shipment.clear(path)
 
 

@@ -37,7 +37,7 @@ class BucketVersions:
         """Raises BucketError where it does not keep what is written."""
         self._bucket.check()
 
-    def put(self, manifest: Mapping[str, Any], folder: Path) -> None:
+    def copy(self, manifest: Mapping[str, Any], folder: Path) -> None:
         """Copy the version of this manifest, unless it is there. Raises AdapterError, BucketError, OSError."""
         name = f"adapters/{digest_of(manifest)}"
         if self._bucket.has(f"{name}/{MANIFEST}"):
