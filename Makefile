@@ -101,8 +101,9 @@ test-platforms: setup
 test-scale: setup
 	@scripts/harness_env ray > /dev/null
 	@if command -v go > /dev/null; then scripts/setup_otelcol > /dev/null; scripts/setup_deploy_tools > /dev/null; fi
-	@$(PY) -m pytest -m scale -n 0 tests/trainer tests/proxy/telemetry tests/scripts/chaos tests/test_elsewhere.py tests/test_deploy_tools.py
-	@"$$(scripts/setup_tinker)" -m pytest -m scale -n 0 -p no:unraisableexception tests/trainer/policy/test_tinker_policy.py tests/trainer/places/test_tinker_service.py tests/test_tinker.py
+	@$(PY) -m pytest -m scale -n 0 tests/trainer tests/proxy/telemetry tests/scripts/chaos tests/test_elsewhere.py tests/test_elsewhere_bucket.py tests/test_deploy_tools.py
+	@"$$(scripts/setup_beside s3)" -m pytest -m scale -n 0 -p no:unraisableexception tests/trainer/places/test_bucket.py tests/trainer/places/test_bucket_jobs.py tests/test_sharing_bucket.py
+	@"$$(scripts/setup_beside tinker)" -m pytest -m scale -n 0 -p no:unraisableexception tests/trainer/policy/test_tinker_policy.py tests/trainer/places/test_tinker_service.py tests/test_tinker.py
 
 # Nor this: TRL from PyPI, with a torch of its own: 5 GB.
 test-trl: setup

@@ -1,5 +1,5 @@
 """Places where runs train, as a person writes them: "local", "ssh://me@host:2222/folder", "slurm", "ray://head",
-"tinker://host".
+"tinker://host". Also the bucket that stands for a shared disk.
 
 Owns what such a text means. Not here: what a place does (trainer.places).
 """
@@ -24,6 +24,7 @@ RAY_RESOURCES: Final = {
     "--resource": "entrypoint_resources",
 }  # fmt: skip
 
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")  # no option of ssh, nothing for a shell
 _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*|[0-9a-f:]+(%[A-Za-z0-9]+)?")
 
@@ -73,6 +74,19 @@ def parse(text: str) -> PlaceAddress:
             raise ValueError(f"{text!r} names a user, and Ray has none: {HOW}")
         return PlaceAddress("ray", host, port=port or RAY_PORT, folder=folder)
     return PlaceAddress("ssh", host, user, port, folder)
+
+
+def check_bucket(text: str) -> str:
+    """The address of a bucket, without a slash at its end; empty is none. Raises ValueError."""
+    parts = urlsplit(text)
+    is_s3 = parts.scheme == "s3" and _BUCKET.fullmatch(parts.netloc) is not None
+    is_folder = parts.scheme == "file" and not parts.netloc and parts.path.strip("/") != ""
+    if text and (not (is_s3 or is_folder) or parts.query or parts.fragment or not text.isprintable()):
+        raise ValueError(
+            f"{parts.scheme}://… is not a bucket: write s3://BUCKET/PREFIX or file:///FOLDER; credentials and the "
+            "endpoint are read from AWS_ACCESS_KEY_ID, AWS_PROFILE and AWS_ENDPOINT_URL"
+        )
+    return text.rstrip("/")
 
 
 def ray_resources(options: Sequence[str]) -> dict[str, Any]:

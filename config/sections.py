@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from config.backend_kinds import BackendKind
 from config.hours import parse as parse_window
 from config.networks import HeaderName, Network
+from config.places import check_bucket, ray_resources
 from config.places import parse as parse_place
-from config.places import ray_resources
 from config.re2_patterns import TextPattern
 
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -40,6 +40,7 @@ def _place(text: str) -> str:
 
 
 PlaceText = Annotated[str, AfterValidator(_place)]
+BucketText = Annotated[str, AfterValidator(check_bucket)]
 
 
 def _function(text: str) -> str:
@@ -224,6 +225,8 @@ class Train(Section):
     """The same weights there, a path or a hub id; empty is as here."""
     where_options: tuple[str, ...] = ()
     """Options for ssh, as ["-i", "/home/me/.ssh/train"], sbatch, as ["--gres=gpu:1"], or Ray, as ["--num-gpus=1"]."""
+    bucket: BucketText = ""
+    """Object storage instead of a shared disk: s3://BUCKET/PREFIX."""
     where_takes_keys: bool = False
     """Let the key of an encrypted run leave this machine; without it an encrypted home trains here only."""
     where_takes_texts: bool = False

@@ -145,6 +145,7 @@ class Wiring:
                 await self.parts.lessons.start()
                 services.tasks.spawn("lessons", _refresh(services.events, self.parts.lessons))
             await self.handlers.pages.visits.start(store)
+            services.tasks.spawn("version-copies", training.copies.run())
             services.tasks.spawn("cut-prompts", services.health.cut.start(store))
             await self.handlers.retention.start()
             services.tasks.spawn("damage", _tell_of_damage(store, services.events))
@@ -183,6 +184,7 @@ class Wiring:
             tasks: list[asyncio.Task[Any]] = []
             try:
                 await sharing.end_abandoned()
+                await self.training.copies.fetch_newest()
                 await relocation.relocate(self.services.settings, self.services.store)
                 tasks = await self._start_learning()
                 await sharing.following.lost()

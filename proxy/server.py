@@ -187,6 +187,7 @@ def _launcher(train: Train) -> Launcher:
             train.where_python,
             train.where_weights,
             train.where_options,
+            bucket=train.bucket,
             takes_keys=train.where_takes_keys,
             takes_texts=train.where_takes_texts,
         )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from store.store import Store
     from tests.harness.chats import Chats
     from tests.harness.held_checks import Held
+    from tests.harness.s3_server import S3Server
 
 EMPTY_DATABASE = "rlproxy_empty"  # with our tables; each test gets a copy
 NO_PSYCOPG = "psycopg is not installed: `pip install 'rlproxy[postgres]'`"
@@ -230,3 +231,16 @@ def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def older(tmp_path: Path) -> Path:
     """The database of a home that an earlier rlproxy left; a test names it before `newest`."""
     return older_home(tmp_path / "home")
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """S3 on loopback, with an empty bucket; this process has its credentials."""
+    from tests.harness.s3_server import S3Server
+
+    server = S3Server()
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.create()
+    yield server
+    server.stop()

@@ -88,7 +88,7 @@ def test_nothing_listens_to_the_world(services: dict[str, Any]) -> None:
     assert services["rlproxy"]["stop_grace_period"] == "90s" and services["rlproxy"]["init"] is True
     example = (ROOT / "deploy/env.example").read_text()
     assert {line.partition("=")[0] for line in example.splitlines() if re.match(r"\w+=", line)} == GIVEN.keys()
-    overlays = [(ROOT / f"deploy/compose.{name}.yaml").read_text() for name in ("sso", "relays")]
+    overlays = [(ROOT / f"deploy/compose.{name}.yaml").read_text() for name in ("sso", "relays", "bucket")]
     asked = set(re.findall(r"\$\{(\w+):\?[^}]+\}", "".join(overlays))) - GIVEN.keys()
     assert {line[1:].partition("=")[0] for line in example.splitlines() if re.match(r"#\w+=", line)} == asked
 
@@ -118,6 +118,18 @@ def test_the_balancer_alone_listens_for_two_relays() -> None:
     assert "--max-loras=6" in flags and "--max-cpu-loras=16" in flags, "room for the versions of both"
     settings = load({"home": "/data"}, environ=services["rlproxy"]["environment"]).settings
     assert settings.server.drain_s > 2, "longer than nginx's fail_timeout"
+
+
+def test_the_bucket_is_this_machines_only() -> None:
+    text = re.sub(r"\$\{(\w+):\?[^}]+\}", r"\1", (ROOT / "deploy/compose.bucket.yaml").read_text())
+    services = yaml.safe_load(text)["services"]
+    assert services["bucket"]["ports"] == ["127.0.0.1:9000:9000"] and "ports" not in services["make-bucket"]
+    environ = services["rlproxy"]["environment"]
+    settings = load({"home": "/data"}, environ=environ).settings
+    assert settings.train.bucket == "s3://rlproxy/home" and "here/rlproxy" in services["make-bucket"]["command"][0]
+    assert environ["AWS_SECRET_ACCESS_KEY"] == services["bucket"]["environment"]["MINIO_ROOT_PASSWORD"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(services["rlproxy"]["build"]["args"]["EXTRAS"].split(",")) <= set(extras)
 
 
 def test_the_chart_is_a_relay_that_drains() -> None:

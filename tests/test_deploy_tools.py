@@ -28,6 +28,7 @@ GIVEN = {
     "OAUTH2_PROXY_IMAGE": "example/oauth2-proxy:v7.8.1", "OIDC_ISSUER": "https://id.example.org",
     "OIDC_CLIENT_ID": "rlproxy", "OIDC_CLIENT_SECRET": "c" * 32, "SSO_COOKIE_SECRET": "d" * 32,
     "PAGE_HOST": "rlproxy.example.org", "DATABASE_PASSWORD": "e" * 32,
+    "MINIO_IMAGE": "example/minio:latest", "BUCKET_PASSWORD": "f" * 32,
 }  # fmt: skip
 
 
@@ -214,3 +215,14 @@ def test_compose_resolves_two_relays_on_one_database() -> None:
     homes = {volume["source"] for relay in relays for volume in relay["volumes"] if volume["target"] == "/data"}
     assert len(homes) == 2, "each has a spool and a lock of its own"
     assert all("relays" in each.server.hosts for each in settings)
+
+
+@needs("compose")
+def test_compose_resolves_a_bucket() -> None:
+    services = composed("deploy/compose.yaml", "deploy/compose.bucket.yaml")["services"]
+    rlproxy = services["rlproxy"]
+    settings = load({"home": "/data", "server.host": "0.0.0.0"}, environ=rlproxy["environment"]).settings
+    assert settings.train.bucket == "s3://rlproxy/home" and settings.adapters_dir == Path("/adapters")
+    assert rlproxy["build"]["args"]["EXTRAS"] == "train,postgres,s3"
+    assert rlproxy["depends_on"]["make-bucket"]["condition"] == "service_completed_successfully"
+    assert "$MINIO_ROOT_PASSWORD" in services["make-bucket"]["command"][0], "the shell of the container reads it"

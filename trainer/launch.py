@@ -46,6 +46,8 @@ from trainer.languages import LanguageChoice
 from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_calls, with_hint
 from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
+from trainer.places.bucket import BucketError
+from trainer.places.bucket_versions import BucketVersions
 from trainer.places.elsewhere import Elsewhere
 from trainer.places.job import GRACE_S, Job, RunOrder
 from trainer.places.local import LocalJob, start_local
@@ -61,6 +63,8 @@ __all__ = [
     "IN_THE_CLEAR",
     "WEIGHTS_NOT_HERE",
     "AdapterError",
+    "BucketError",
+    "BucketVersions",
     "BuiltinServer",
     "Duration",
     "Estimate",

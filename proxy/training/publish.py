@@ -23,6 +23,7 @@ from proxy.training.gpu_sharing import GpuSharing
 from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion, Overtaken
 from proxy.versions.services import Services
+from proxy.versions.version_copies import VersionCopies
 from store.errors import RunEnded
 from store.file.meta import of_line
 from store.learning.versions import WAITING
@@ -52,6 +53,7 @@ class Publisher:
         cloud_student: CloudStudent | None,
         experiments: Experiments,
         checks: CandidateChecks,
+        copies: VersionCopies,
     ) -> None:
         self._store = services.store
         self._live_version = live_version
@@ -61,6 +63,7 @@ class Publisher:
         self._cloud_student = cloud_student
         self._experiments = experiments
         self._checks = checks
+        self._copies = copies
         self._by_experiment = services.settings.train.publish == "by experiment"
 
     async def record(self, run: Run, result: dict[str, Any]) -> PublishResult | None:
@@ -92,6 +95,7 @@ class Publisher:
     async def make_live(self, published: PublishResult) -> None:
         """Let the version answer, unless it has to wait for a person."""
         adapter, waits = published
+        await self._copies.copy(adapter)
         if self._cloud_student:
             await self._cloud_student.published(adapter.version)
         elif waits:

@@ -38,6 +38,7 @@ from proxy.versions.lines import Lines
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.rollback_monitor import RollbackMonitor
 from proxy.versions.services import Services
+from proxy.versions.version_copies import VersionCopies
 from proxy.versions.warm_up import WarmUp
 
 log = structlog.get_logger()
@@ -55,8 +56,9 @@ class Training:
         self._services = services
         # one version answers, and another takes its place
         self.arms = arms = Arms()
+        self.copies = VersionCopies(settings, store, services.tasks)
         self.live_version = LiveVersion(
-            store, backend, services.tasks, events, services.admission, WarmUp(backend, services.recent),
+            services, WarmUp(backend, services.recent), self.copies,
             lambda has_room: arms.versions() | (pinned() if has_room else set()),
         )  # fmt: skip
         self.lines = Lines(store, backend, self.live_version, events)
@@ -82,7 +84,7 @@ class Training:
         )
         self._publisher = publisher = Publisher(
             services, self.live_version, self.gpu_sharing, self.cloud_student, self.experiments,
-            CandidateChecks(settings, backend, self.live_version),
+            CandidateChecks(settings, backend, self.live_version), self.copies,
         )  # fmt: skip
         self.supervisor = RunSupervisor(
             services, self.live_version, self.gpu_sharing, self.preconditions, claims, publisher, self.unlearning

@@ -14,22 +14,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
-from proxy.backends.base import Backend, Misfit
+from proxy.backends.base import Misfit
 from proxy.core.errors import BackendBroke, BackendDown, Conflict, NotFound, ProxyError, StorageFailed, Unsupported
-from proxy.core.events import Events
-from proxy.core.tasks import Tasks
 from proxy.core.version_names import version_first, version_in_words
-from proxy.versions.admission import Admission
 from proxy.versions.named_version import NamedVersion, parse_name, unknown_line
+from proxy.versions.services import Services
+from proxy.versions.version_copies import VersionCopies
 from proxy.versions.warm_up import WarmUp
 from store.errors import StoreError
 from store.line_records import COMMON, Pointer
 from store.records import BASE, Adapter
-from store.store import Store
 from trainer.launch import AdapterError, verify_adapter
 
 log = structlog.get_logger()
@@ -61,22 +58,20 @@ class Lease:
 class LiveVersion:
     def __init__(
         self,
-        store: Store,
-        backend: Backend,
-        tasks: Tasks,
-        events: Events,
-        admission: Admission,
+        services: Services,
         warm_up: WarmUp,
+        copies: VersionCopies,
         pinned: Callable[[bool], set[int]] = lambda has_room: set(),
     ) -> None:
         """`pinned`: versions that will be asked for again and stay loaded. It is told whether the backend has room for
         any number."""
-        self._store = store
-        self._backend = backend
-        self._tasks = tasks
-        self._events = events
-        self._admission = admission
+        self._store = services.store
+        self._backend = services.backend
+        self._tasks = services.tasks
+        self._events = services.events
+        self._admission = services.admission
         self._warm_up = warm_up
+        self._copies = copies
         self._pinned_elsewhere = pinned
         self._loaded: set[int] = {BASE}
         self._in_use: Counter[int] = Counter()
@@ -389,7 +384,7 @@ class LiveVersion:
                 answering = f" {version_first(self.live_of(line))} still answers;" if line in self._pointers else ""
                 self._failed(
                     f"Another relay has made {version_in_words(pointer.live)} live, and it cannot be loaded here: "
-                    f"{error}{answering} all relays need the same train.adapters_dir."
+                    f"{error}{answering} all relays need one train.adapters_dir, or a train.bucket."
                 )
                 return
             self._pointers[line], self.problem = pointer, None
@@ -409,10 +404,10 @@ class LiveVersion:
         """Needs the lock."""
         if version in self._loaded:
             return
-        adapter = await self._adapter(version)
-        await asyncio.to_thread(verify_adapter, Path(adapter.path))
+        folder = await self._copies.fetch(await self._adapter(version))
+        await asyncio.to_thread(verify_adapter, folder)
         await self._make_room()
-        await self._backend.load(self.name(version), Path(adapter.path))
+        await self._backend.load(self.name(version), folder)
         self._loaded.add(version)
 
     async def _make_room(self) -> None:

@@ -18,6 +18,7 @@ from proxy.core.errors import Gone, NotFound
 from proxy.core.json_response import json_response
 from proxy.feedback.ratings import Feedback
 from proxy.training import run_folder
+from proxy.versions.version_copies import VersionCopies
 from proxy.web.openapi.explanation import (
     AnsweringWeights,
     ExplainedRating,
@@ -38,9 +39,10 @@ UNDER_WAY: Final = ("claimed", "running")
 
 
 class Explanations:
-    def __init__(self, store: Store, feedback: Feedback) -> None:
+    def __init__(self, store: Store, feedback: Feedback, copies: VersionCopies) -> None:
         self._store = store
         self._feedback = feedback
+        self._copies = copies
 
     async def get(self, request: web.Request) -> web.Response:
         """By the id of a completion or of a rating; `last` is the newest answer."""
@@ -146,7 +148,7 @@ class Explanations:
         if adapter is None or adapter.is_deleted:
             return {"model": model, "state": "gone", "sha256": None, "run": None if adapter is None else adapter.run_id}
         try:
-            await asyncio.to_thread(verify_adapter, Path(adapter.path))
+            await asyncio.to_thread(verify_adapter, self._copies.folder(adapter))
             state: Literal["intact", "changed"] = "intact"
         except (AdapterError, OSError):
             state = "changed"

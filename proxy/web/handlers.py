@@ -72,7 +72,7 @@ class Handlers:
         self.episodes = EpisodeRoutes(store, parts.episodes, training.live_version, training.lines)
         # people look, and decide
         self.control = Control(services, training, status, channels.feedback, is_still_allowed)
-        self.explanations = Explanations(store, channels.feedback)
+        self.explanations = Explanations(store, channels.feedback, training.copies)
         self.keys = KeyRoutes(services.keys, training.lines)
         self.lines = LineRoutes(store, training.lines, training.live_version, training.preconditions)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)

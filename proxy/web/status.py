@@ -119,6 +119,7 @@ class StatusReport:
                     "line": self._preconditions.place_line,
                     "problem": await self._preconditions.place_problem(anew=False),
                 },
+                "bucket": self._training.copies.report(),
                 "share_gpu": self._training.gpu_sharing.on,
                 "run": run.id if run else None,
                 "progress": dict(self._supervisor.state.progress.events) if run else {},  # of this moment

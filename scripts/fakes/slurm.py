@@ -57,13 +57,13 @@ def values(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def sbatch(folder: Path, arguments: Sequence[str]) -> int:
-    options, (script,) = values(arguments)
+    options, _ = values(arguments)
     if (folder / "refuses").exists():
         print((folder / "refuses").read_text(), file=sys.stderr)
         return 1
     with jobs(folder) as table:
         number = str(1 + max((int(key) for key in table), default=100))
-        table[number] = {"name": options["job-name"], "state": "PENDING", "script": script, "options": options}
+        table[number] = {"name": options["job-name"], "state": "PENDING", "options": options}
     subprocess.Popen(
         [sys.executable, "-P", "-m", "scripts.fakes.slurm", str(folder), "work", number],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -125,7 +125,7 @@ def work(folder: Path, number: str) -> int:
         time.sleep(LOOK_S)
     with Path(job["options"]["output"]).open("ab") as log:
         process = subprocess.Popen(
-            [job["script"]] if os.access(job["script"], os.X_OK) else ["/bin/sh", job["script"]],
+            ["/bin/sh", "-c", job["options"]["wrap"]],
             cwd=job["options"]["chdir"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     state, killed_at = None, 0.0

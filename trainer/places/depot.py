@@ -124,12 +124,12 @@ class Depot:
     def _look(self, folder: Path, offset: int) -> JobState:
         if not shipment.is_whole(folder):
             return JobState("absent")
-        is_held = _is_held(folder / HOLD)  # before the files: what it wrote at its end is there then
+        is_at_work = is_held(folder / HOLD)  # before the files: what it wrote at its end is there then
         end = _json(folder / ENDED)
         has_result = (folder / "result.json").is_file()
-        state: State = "under way" if is_held else "ended" if has_result or end else "stands"
+        state: State = "under way" if is_at_work else "ended" if has_result or end else "stands"
         return JobState(
-            state, progress_after(folder, offset), has_result and not is_held, end.get("status"), end.get("exceeded")
+            state, progress_after(folder, offset), has_result and not is_at_work, end.get("status"), end.get("exceeded")
         )
 
     def stop(self, id: str) -> None:
@@ -154,7 +154,7 @@ class Depot:
         folder = self.folder(id)
         if not folder.exists():
             return
-        if _is_held(folder / HOLD):
+        if is_held(folder / HOLD):
             raise DepotError(f"{folder} is still at work.")
         removed = self.root / f".{id}.gone"
         shipment.clear(removed)
@@ -222,7 +222,7 @@ def take(hold: IO[str]) -> bool:
     return True
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """The kernel lets go of a lock whichever way its holder ends, with the machine too."""
     try:
         with path.open("r") as hold:

@@ -41,9 +41,10 @@ def open_place(settings: PlaceSettings) -> TrainingPlace | None:
 
 class Elsewhere:
     def __init__(self, settings: PlaceSettings) -> None:
-        self.settings = settings
-        self.place = open_place(settings)
         address = parse(settings.address)
+        # Over ssh the archive itself travels, whatever bucket there is.
+        self.settings = settings if address.kind in ("slurm", "ray") else replace(settings, bucket="")
+        self.place = open_place(settings)
         self.tinker = TinkerService(settings, address) if address.kind == "tinker" else None
         self._settled_at = -SETTLE_S
 
@@ -58,7 +59,8 @@ class Elsewhere:
     async def start(self, order: RunOrder) -> RemoteJob | None:
         """None: it trains on this machine, with whatever it had come to elsewhere. Raises PlaceError."""
         record = JobRecord.read(order.folder)
-        if record is not None and record.place != self.settings.address:
+        place = (self.settings.address, self.settings.bucket)
+        if record is not None and (record.place, record.bucket) != place:
             await self._end(order.folder, keep_step=True)
         if self.place is None:
             return None
@@ -105,7 +107,7 @@ class Elsewhere:
 
     def _place_of(self, record: JobRecord) -> TrainingPlace:
         try:
-            place = open_place(replace(self.settings, address=record.place))
+            place = open_place(replace(self.settings, address=record.place, bucket=record.bucket))
         except ValueError as error:
             raise PlaceError(str(error)) from None
         if place is None:

@@ -58,12 +58,17 @@ async def _stop(job: LocalJob, stop: asyncio.Event) -> None:
     await job.terminate()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="trainer.places.keeper", description="One attempt of a run elsewhere.")
-    parser.add_argument("folder", type=Path)
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Add the options that depot.keeper_arguments writes."""
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--nice", type=int, default=0)
     parser.add_argument("--max-memory-gb", type=float, default=0.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="trainer.places.keeper", description="One attempt of a run elsewhere.")
+    parser.add_argument("folder", type=Path)
+    add_limits(parser)
     parser.add_argument("--key-on-stdin", action="store_true")
     parser.add_argument("--hold", type=int, help="a lock's file, kept open until the end")
     options = parser.parse_args(arguments)

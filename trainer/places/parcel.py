@@ -35,15 +35,17 @@ class JobRecord:
     place: str  # as the setting names it
     id: str
     progress_from: int  # bytes of progress.jsonl that earlier attempts have written here
+    bucket: str = ""  # that its files went through
 
     @classmethod
     def read(cls, folder: Path, name: str = RECORD) -> Self | None:
         try:
             content = json.loads((folder / name).read_bytes())
-            return cls(str(content["place"]), str(content["id"]), int(content["progress_from"]))
+            bucket = str(content.get("bucket", ""))
+            return cls(str(content["place"]), str(content["id"]), int(content["progress_from"]), bucket)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):  # written whole, so somebody else's
+        except (ValueError, KeyError, TypeError, AttributeError):  # written whole, so somebody else's
             return None
 
     def write(self, folder: Path) -> None:
@@ -129,6 +131,12 @@ def take_checkpoint(folder: Path, archive: Path) -> None:
     settle(folder)
 
 
+def note(folder: Path, text: str) -> None:
+    """Add a place's own words on an attempt that left no result to the run's log."""
+    with (folder / "trainer.log").open("a", encoding="utf-8") as log:
+        log.write(f"{text}\n")
+
+
 def settle(folder: Path) -> None:
     """Remove what a kill has left of archives. Blocking."""
     for name in (RESULT_PART, ARCHIVE, f"{ARCHIVE}.cut"):
@@ -153,12 +161,17 @@ def _take_adapter(adapter: Path, out: Path, order: dict[str, Any]) -> None:
     shipment.clear(temporary)
     out.parent.mkdir(parents=True, exist_ok=True)
     shutil.copytree(adapter, temporary)  # another disk, maybe
+    place_adapter(temporary, out)
+
+
+def place_adapter(folder: Path, out: Path) -> None:
+    """Move an adapter that was verified to its place, whole and readable."""
     folder_mode, file_mode = READABLE
-    temporary.chmod(folder_mode)
-    for path in temporary.iterdir():
+    folder.chmod(folder_mode)
+    for path in folder.iterdir():
         path.chmod(file_mode)
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    sync_folder(temporary)
-    temporary.rename(out)
+    sync_folder(folder)
+    folder.rename(out)
     sync_folder(out.parent)

@@ -1,6 +1,7 @@
 """A place elsewhere: what each one can do for a run, and what may be wrong with it.
 
-Owns the seam that ssh and slurm stand behind. Not here: the order of things in a run (remote).
+Owns the seam that ssh and slurm stand behind, and the one for the files of a cluster. Not here: the order of things in
+a run (remote).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class PlaceSettings:
     python: str = "python3"  # that has rlproxy, in the place
     weights: str = ""  # in the place; empty: as here
     options: tuple[str, ...] = ()  # of ssh or sbatch
+    bucket: str = ""  # that jobs of a cluster go through; empty: a disk that its nodes see
     takes_keys: bool = False  # whether the key of an encrypted run may go there
     takes_texts: bool = False  # whether a Tinker server may read what trains
 
@@ -50,6 +52,32 @@ class TrainingPlace(Protocol):
         """Start an attempt, unless one is under way; tells whether it did. `order.folder` is of this machine."""
 
     async def look(self, id: str, offset: int, wait_s: float) -> JobState: ...
+
+    async def stop(self, id: str) -> None: ...
+
+    async def send(self, id: str, archive: Path) -> None: ...
+
+    async def remove(self, id: str) -> None: ...
+
+
+class JobFiles(Protocol):
+    """Files of a cluster's jobs, on a shared disk or in a bucket; all calls raise PlaceError."""
+
+    async def hello(self, weights: str) -> Mapping[str, Any]:
+        """Return what TrainingPlace.hello does."""
+
+    async def receive(self, id: str, archive: Path, weights: str) -> None: ...
+
+    async def attempt(self, id: str, order: RunOrder) -> str:
+        """Prepare the next attempt; what the last one left as its end counts no more. Returns its command, for a
+        shell of a node."""
+
+    def log(self, id: str) -> Path | None:
+        """The file that a job's output goes to; None where no node sees one."""
+
+    async def has_result(self, id: str) -> bool: ...
+
+    async def look(self, id: str, offset: int) -> JobState: ...
 
     async def stop(self, id: str) -> None: ...
 

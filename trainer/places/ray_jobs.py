@@ -1,8 +1,8 @@
-"""A cluster of Ray, by the Jobs API of its head, over a disk that this machine and the nodes see.
+"""A cluster of Ray, by the Jobs API of its head.
 
 Owns the jobs: `rlproxy-`, the run's id, and the number of the attempt. Submitting the same one twice is refused by Ray,
 so no attempt is doubled. Ray does not start a job again, and forgets all of them with its head; what the files say is
-how a run ended. Only HTTP is spoken: this machine needs no Ray. Not here: the files (shared_disk, depot).
+how a run ended. Only HTTP is spoken: this machine needs no Ray. Not here: the files (shared_disk, bucket_jobs).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from config.places import PlaceAddress, ray_resources
-from trainer.places.depot import LOG, JobState
+from trainer.places.depot import JobState
 from trainer.places.job import RunOrder
 from trainer.places.place import PlaceError, PlaceSettings, PlaceUnreachable
-from trainer.places.shared_disk import CALL_S, SharedDisk
+from trainer.places.shared_disk import CALL_S, job_files
 
 NAME: Final = "rlproxy-"  # before the id
 LOOK_S: Final = 1.0  # between two questions to the head
 LARGEST: Final = 2**26  # bytes of an answer: the list of all jobs that Ray remembers
+MOST_NOTE: Final = 300  # characters of what Ray says of a job: the last lines of its log are at the end
 UNDER_WAY: Final = ("PENDING", "RUNNING")
 TOKEN: Final = "RAY_AUTH_TOKEN"  # noqa: S105  the variable that Ray itself reads
 
@@ -52,23 +53,22 @@ class RayPlace:
         host = f"[{address.host}]" if ":" in address.host else address.host
         self._url = f"http://{host}:{address.port}"
         self._resources = ray_resources(settings.options)
-        self._disk = SharedDisk(settings, address.folder)
+        self._files = job_files(settings, address.folder)
 
     async def hello(self, weights: str) -> Mapping[str, Any]:
         await self._ask("GET", "/api/version")
-        return await self._disk.hello(weights)
+        return await self._files.hello(weights)
 
     async def receive(self, id: str, archive: Path, weights: str) -> None:
-        await self._disk.receive(id, archive, weights)
+        await self._files.receive(id, archive, weights)
 
     async def start(self, id: str, order: RunOrder) -> bool:
-        depot = self._disk.depot
-        folder, last = depot.folder(id), await self._last(id)
-        if (last is not None and last.is_under_way) or (folder / "result.json").is_file():
+        last = await self._last(id)
+        if (last is not None and last.is_under_way) or await self._files.has_result(id):
             return False
-        await asyncio.to_thread(depot.renew, folder)
         name = _name(id, last.number + 1 if last else 1)
-        command = f"exec {self._disk.keeper_command(order, folder)} >> {shlex.quote(str(folder / LOG))} 2>&1"
+        command, log = f"exec {await self._files.attempt(id, order)}", self._files.log(id)
+        command += f" >> {shlex.quote(str(log))} 2>&1" if log else ""
         job = {"submission_id": name, "entrypoint": command, "metadata": {"rlproxy": id}, **self._resources}
         try:
             await self._ask("POST", "/api/jobs/", job)
@@ -80,7 +80,7 @@ class RayPlace:
 
     async def look(self, id: str, offset: int, wait_s: float) -> JobState:
         last = await self._last(id)  # before the files: what it wrote at its end is there then
-        state = await self._disk.look(id, offset)
+        state = await self._files.look(id, offset)
         if state.state == "absent":
             return state
         if last is not None and last.is_under_way:
@@ -90,17 +90,18 @@ class RayPlace:
             return replace(state, state="under way", has_result=False, note=note)
         if state.state == "under way":  # Ray is quicker than its nodes
             return replace(state, note="the job is ending")
-        return replace(state, note=f"{last.status}: {last.message}"[:300] if last else "")
+        note = f"{last.status}: {last.message[-MOST_NOTE:]}" if last else ""
+        return replace(state, note=state.note or note)
 
     async def stop(self, id: str) -> None:
         """One that waits for its resources goes out of the queue, one at work stops at its next step."""
-        await asyncio.to_thread(self._disk.depot.stop, id)
+        await self._files.stop(id)
         last = await self._last(id)
         if last is not None and last.status == "PENDING":
             await self._ask("POST", f"/api/jobs/{_name(id, last.number)}/stop")
 
     async def send(self, id: str, archive: Path) -> None:
-        await self._disk.send(id, archive)
+        await self._files.send(id, archive)
 
     async def remove(self, id: str) -> None:
         for attempt in await self._attempts(id):
@@ -109,7 +110,7 @@ class RayPlace:
                 await self._ask("POST", f"{path}/stop")
                 raise PlaceUnreachable(f"the job {_name(id, attempt.number)} is still ending.")
             await self._ask("DELETE", path)
-        await self._disk.remove(id)
+        await self._files.remove(id)
 
     async def _last(self, id: str) -> RayAttempt | None:
         return max(await self._attempts(id), default=None)

@@ -84,7 +84,8 @@ async def submit(place: TrainingPlace, settings: PlaceSettings, weights: str, or
         await forget(place, folder)
         record = None
     if record is None:
-        record = JobRecord(settings.address, id, await asyncio.to_thread(parcel.progress_size, folder))
+        size = await asyncio.to_thread(parcel.progress_size, folder)
+        record = JobRecord(settings.address, id, size, settings.bucket)
         await asyncio.to_thread(record.write, folder)
     job = RemoteJob(place, record, folder)
     state = await place.look(id, job.offset, 0)
@@ -152,6 +153,8 @@ class RemoteJob:
             self.exceeded = state.exceeded
             if state.has_result:
                 return await self._collect(state)
+            if state.note:
+                await asyncio.to_thread(parcel.note, self._folder, f"{self._record.place}: {state.note}")
             return NOT_COLLECTED if state.status is None else state.status
         except asyncio.CancelledError:
             return STOPPED

@@ -1,7 +1,7 @@
 """A depot on a disk that this machine and a cluster's nodes both see, and programs of this machine.
 
 Owns what Slurm and Ray have in common: files of jobs by plain paths, and a keeper's command line. Not here: who starts
-the command, and what a cluster says of it (slurm, ray_jobs).
+the command, and what a cluster says of it (slurm, ray_jobs), clusters without such a disk (bucket_jobs).
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainer.places.depot import Depot, DepotError, JobState, keeper_arguments
+from trainer.places.bucket_jobs import BucketJobs
+from trainer.places.depot import LOG, Depot, DepotError, JobState, keeper_arguments
 from trainer.places.host import MARK
 from trainer.places.job import RunOrder
-from trainer.places.place import PlaceError, PlaceSettings, PlaceUnreachable
+from trainer.places.place import JobFiles, PlaceError, PlaceSettings, PlaceUnreachable
 from trainer.places.shipment import ShipmentError
 
 ROOT: Final = "~/.rlproxy-jobs"  # homes of a cluster are on a shared disk
 CALL_S: Final = 60.0
+SECRETS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")  # Slurm stores a job's environment
 
 
 class ProgramFailed(PlaceUnreachable):
@@ -31,7 +33,7 @@ class ProgramFailed(PlaceUnreachable):
 
 
 class SharedDisk:
-    """`folder` may be empty: ROOT."""
+    """JobFiles on that disk. `folder` may be empty: ROOT."""
 
     def __init__(self, settings: PlaceSettings, folder: str) -> None:
         self._python = shlex.split(settings.python)
@@ -55,16 +57,26 @@ class SharedDisk:
         except (ShipmentError, DepotError, OSError) as error:
             raise PlaceError(f"{self.depot.root}: {error}") from None
 
-    def keeper_command(self, order: RunOrder, folder: Path) -> str:
-        """For a shell: one attempt of the job in this folder."""
+    async def attempt(self, id: str, order: RunOrder) -> str:
+        folder = self.depot.folder(id)
+        await asyncio.to_thread(self.depot.renew, folder)
         arguments = keeper_arguments(replace(order, folder=folder))
         return shlex.join([*self._python, "-P", "-m", "trainer.places.keeper", *arguments])
+
+    def log(self, id: str) -> Path | None:
+        return self.depot.folder(id) / LOG
+
+    async def has_result(self, id: str) -> bool:
+        return (self.depot.folder(id) / "result.json").is_file()
 
     async def look(self, id: str, offset: int) -> JobState:
         try:
             return await asyncio.to_thread(self.depot.look, id, offset)
         except DepotError as error:
             raise PlaceError(str(error)) from None
+
+    async def stop(self, id: str) -> None:
+        await asyncio.to_thread(self.depot.stop, id)
 
     async def send(self, id: str, archive: Path) -> None:
         try:
@@ -80,10 +92,17 @@ class SharedDisk:
             raise PlaceError(f"{self.depot.root}: {error}") from None
 
 
+def job_files(settings: PlaceSettings, folder: str) -> JobFiles:
+    """In the bucket where there is one, else on a shared disk."""
+    return BucketJobs(settings, folder) if settings.bucket else SharedDisk(settings, folder)
+
+
 async def run(*command: str) -> bytes:
     """The output of a program of this machine. Raises PlaceError where there is none, PlaceUnreachable
     where it does not answer, ProgramFailed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RLPROXY_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("RLPROXY_") and name not in SECRETS
+    }
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,

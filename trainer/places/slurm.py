@@ -1,7 +1,8 @@
-"""A cluster of Slurm, from a machine of it where `sbatch` is, over a disk that both see.
+"""A cluster of Slurm, from a machine of it where `sbatch` is.
 
 Owns the jobs: one by the name of the run's id, found by that name after a kill, and never two at work (a singleton).
-What Slurm says of a job is its state; what the files say is how it ended. Not here: the files (shared_disk, depot).
+What Slurm says of a job is its state; what the files say is how it ended. Not here: the files (shared_disk,
+bucket_jobs).
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.places import PlaceAddress
-from trainer.io.run_folder import write_atomic
-from trainer.places.depot import LOG, JobState
+from trainer.places.depot import JobState
 from trainer.places.job import RunOrder
 from trainer.places.place import PlaceError, PlaceSettings, PlaceUnreachable
-from trainer.places.shared_disk import ProgramFailed, SharedDisk, run
+from trainer.places.shared_disk import ProgramFailed, job_files, run
 
-SCRIPT: Final = "job.sh"
+NODE_LOG: Final = Path("/tmp/rlproxy-%j.log")  # noqa: S108  on the node, where no disk is shared
 NAME: Final = "rlproxy-"  # before the id
 LOOK_S: Final = 2.0  # between two questions to the controller
 WARN_S: Final = 90  # before a time limit, or a preemption with a grace, the keeper is told to stop
@@ -33,29 +33,25 @@ class SlurmPlace:
     def __init__(self, settings: PlaceSettings, address: PlaceAddress) -> None:
         self.takes_keys = False  # a job's script and its environment lie on disks of the cluster
         self._options = settings.options
-        self._disk = SharedDisk(settings, address.folder)
+        self._files = job_files(settings, address.folder)
 
     async def hello(self, weights: str) -> Mapping[str, Any]:
         await run("squeue", "--version")
-        return await self._disk.hello(weights)
+        return await self._files.hello(weights)
 
     async def receive(self, id: str, archive: Path, weights: str) -> None:
-        await self._disk.receive(id, archive, weights)
+        await self._files.receive(id, archive, weights)
 
     async def start(self, id: str, order: RunOrder) -> bool:
-        depot = self._disk.depot
-        folder = depot.folder(id)
-        if (await self._slurm_state(id))[0] or (folder / "result.json").is_file():
+        if (await self._slurm_state(id))[0] or await self._files.has_result(id):
             return False
-        # The keeper itself gets the batch shell's signals.
-        script = f"#!/bin/sh\nexec {self._disk.keeper_command(order, folder)}\n"
-        await asyncio.to_thread(depot.renew, folder)
-        await asyncio.to_thread(write_atomic, folder / SCRIPT, script.encode())
+        command = await self._files.attempt(id, order)  # it gets the batch shell's signals
+        log = self._files.log(id) or NODE_LOG
         try:
             await run(
                 "sbatch", "--parsable", f"--job-name={NAME}{id}", "--dependency=singleton", "--no-requeue",
-                f"--signal=B:TERM@{WARN_S}", f"--output={folder / LOG}", "--open-mode=append", f"--chdir={folder}",
-                *self._options, str(folder / SCRIPT),
+                f"--signal=B:TERM@{WARN_S}", f"--output={log}", "--open-mode=append", f"--chdir={log.parent}",
+                *self._options, f"--wrap=exec {command}",
             )  # fmt: skip
         except ProgramFailed as error:
             raise PlaceError(str(error)) from None
@@ -63,7 +59,7 @@ class SlurmPlace:
 
     async def look(self, id: str, offset: int, wait_s: float) -> JobState:
         active, ended = await self._slurm_state(id)  # before the files: what it wrote at its end is there then
-        state = await self._disk.look(id, offset)
+        state = await self._files.look(id, offset)
         if state.state == "absent":
             return state
         if active:
@@ -75,22 +71,22 @@ class SlurmPlace:
         exceeded = state.exceeded
         if ended == "OUT_OF_MEMORY" and not state.has_result:
             exceeded = "Slurm ended it for its memory: ask for more in train.where_options (--mem)"
-        return replace(state, exceeded=exceeded, note=ended or "")
+        return replace(state, exceeded=exceeded, note=state.note or ended or "")
 
     async def stop(self, id: str) -> None:
         """One that waits for its turn goes out of the queue, one at work stops at its next step."""
-        await asyncio.to_thread(self._disk.depot.stop, id)
+        await self._files.stop(id)
         if (await self._slurm_state(id))[0] in WAITING:
             await run("scancel", "--state=PENDING", f"--name={NAME}{id}")
 
     async def send(self, id: str, archive: Path) -> None:
-        await self._disk.send(id, archive)
+        await self._files.send(id, archive)
 
     async def remove(self, id: str) -> None:
         if (await self._slurm_state(id))[0]:
             await run("scancel", f"--name={NAME}{id}")
             raise PlaceUnreachable(f"the job {NAME}{id} is still ending.")
-        await self._disk.remove(id)
+        await self._files.remove(id)
 
     async def _slurm_state(self, id: str) -> tuple[str | None, str | None]:
         """The state of the job that waits or works, and of the last one that has ended, as far as Slurm still knows."""

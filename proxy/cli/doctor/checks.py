@@ -339,7 +339,7 @@ def rollouts(facts: DoctorFacts) -> DoctorCheck:
 
 
 def place(facts: DoctorFacts) -> DoctorCheck:
-    """Where runs train, and whether that place answers."""
+    """Where runs train, and whether that place and the bucket answer."""
     if facts.status is None:
         return _unknown("place")
     place_state = facts.status["training"]["place"]
@@ -347,7 +347,12 @@ def place(facts: DoctorFacts) -> DoctorCheck:
         return DoctorCheck(
             "place", "problem", place_state["problem"], "nothing trains until then; it is asked every minute"
         )
-    return DoctorCheck("place", "ok", place_state["line"])
+    if (bucket := facts.status["training"].get("bucket")) is None:
+        return DoctorCheck("place", "ok", place_state["line"])
+    if bucket["problem"]:
+        hint = "other relays get no new version until then; it is asked every minute"
+        return DoctorCheck("place", "problem", bucket["problem"], hint)
+    return DoctorCheck("place", "ok", f"{place_state['line']}; {bucket['line']}")
 
 
 def last_run(facts: DoctorFacts) -> DoctorCheck:

@@ -91,9 +91,17 @@ class PlaceBody(TypedDict):
     problem: Annotated[str | None, Field(description="Why none can train there now, as far as is known.")]
 
 
+class BucketBody(TypedDict):
+    """The bucket of `train.bucket`."""
+
+    line: str
+    problem: Annotated[str | None, Field(description="Why versions get no copy there, as of the last minute.")]
+
+
 class TrainingBody(TypedDict):
     paused: bool
     place: PlaceBody
+    bucket: BucketBody | None
     share_gpu: bool
     run: int | None
     progress: Annotated[dict[str, Any], Field(description="The trainer's last event of each kind.")]

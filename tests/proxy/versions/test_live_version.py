@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from config.settings import load
@@ -52,7 +53,8 @@ async def test_the_client_sees_the_model_it_asked_for(proxy: Proxy, versions: li
 def test_a_model_that_is_named_like_a_version_pins_none() -> None:
     """Also before a server has told which model it serves."""
     backend, nothing = VLLM(load({"backend.kind": "vllm"}, environ={}).settings.backend), cast(Any, None)
-    live_version = LiveVersion(nothing, backend, nothing, nothing, nothing, nothing)
+    parts = {"store": nothing, "tasks": nothing, "events": nothing, "admission": nothing}
+    live_version = LiveVersion(cast(Any, SimpleNamespace(backend=backend, **parts)), nothing, nothing)
     assert live_version.model == "" and live_version.version_of(live_version.parse_name("")) == BASE
     for model in ("v3", "base"):
         name = live_version.parse_name(model)

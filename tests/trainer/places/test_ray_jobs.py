@@ -11,10 +11,12 @@ import pytest
 
 from config.places import parse
 from scripts.bench.relay.targets import free_port
-from tests.harness import tiny
+from tests.harness import s3_server, tiny
 from tests.trainer.places.long_runs import long_run, steps, until_step
 from trainer.launch import LocalLauncher, PlaceError
 from trainer.places import remote
+from trainer.places.bucket import Bucket
+from trainer.places.bucket_jobs import BucketJob
 from trainer.places.job import RunOrder
 from trainer.places.parcel import JobRecord
 from trainer.places.place import PlaceSettings
@@ -22,6 +24,8 @@ from trainer.places.ray_jobs import RayPlace
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "rlproxy/venvs/ray/bin/python"
+
+needs_s3 = pytest.mark.skipif(s3_server.lacks() is not None, reason=str(s3_server.lacks()))
 
 
 class Cluster:
@@ -129,6 +133,44 @@ async def test_an_attempt_under_way_is_not_started_again(tmp_path, model, lines,
         await place._ask("POST", "/api/jobs/", {"submission_id": f"rlproxy-{id}-1", "entrypoint": "true"})
     await job.terminate()
     assert [attempt.number for attempt in await attempts(settings, run)] == [1]
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=needs_s3)])
+def without_shared_disk(request, tmp_path, settings):
+    """Nodes with credentials of their own, and a bucket."""
+    url = f"file://{tmp_path / 'objects'}"
+    if request.param == "s3":
+        server, python = request.getfixturevalue("s3"), Path(settings.python)
+        exports = "".join(f"export {name}='{value}'\n" for name, value in server.environment.items())
+        python.write_text(python.read_text().replace("\n", f"\n{exports}", 1))
+        url = f"s3://{s3_server.BUCKET}/home"
+    return replace(settings, bucket=url)
+
+
+async def test_a_run_travels_through_a_bucket_and_a_node_that_dies_costs_an_attempt(
+    tmp_path, model, lines, without_shared_disk, cluster
+):
+    settings = without_shared_disk
+    launcher, run = LocalLauncher(settings), long_run(tmp_path, model, lines, passes=120)
+    assert await launcher.refusal(str(model), sealed=False) is None
+    job = await launcher.start(run, threads=1, nice=0)
+    await until_step(job, 10)
+    bucket, id = Bucket(settings.bucket), JobRecord.read(run).id
+    attempt = BucketJob.read(bucket, id).attempt
+    async with asyncio.timeout(60):
+        while not await asyncio.to_thread(bucket.has, f"jobs/{id}/{attempt}/state.tar"):
+            await asyncio.sleep(0.1)
+    await cluster.tell("kill node")
+    assert await job.wait() != 0 and not (run / "result.json").exists()
+    before = steps(run)
+    await cluster.tell("add node")
+    job = await launcher.start(run, threads=1, nice=0)
+    assert [event async for event in job.events()][-1]["status"] == "passed"
+    after = steps(run)[len(before) :]
+    assert set(before + after) == set(range(1, 241)) and after[0] > 1, "it began from the beginning"
+    assert [each.number for each in await attempts(settings, run)] == [1, 2]
+    await launcher.forget(run)
+    assert not bucket.has(f"jobs/{id}/run.tar") and (tmp_path / "out" / "v0001").is_dir()
 
 
 async def test_a_head_that_is_away_is_told_in_one_sentence(model, settings):
