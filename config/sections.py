@@ -256,7 +256,7 @@ class Train(Section):
     reward_memory_mb: int = Field(default=1024, ge=64, le=1_000_000)
     """Its memory, in MiB."""
     rollouts: int = Field(default=0, ge=0, le=64)
-    """Answers to each captured prompt, sampled while nobody asks for train.reward to compare; 0 is off."""
+    """Answers that are sampled to each captured prompt while nobody asks; needs train.reward; 0 is off."""
     rollout_tokens: int = Field(default=200_000, ge=1)
     """Tokens of prompts and answers a day."""
     rollout_minutes: float = Field(default=60.0, gt=0, le=1440)
