@@ -38,13 +38,13 @@ class Faults:
         self.problems: list[str] = []
         self._kinds: dict[str, tuple[int, Callable[[], Awaitable[None]]]] = {
             "a relay is killed": (5, self._kill_relay),
+            "the database is killed": (2, self._kill_database),
+            "a replica is gone and comes back empty": (3, self._stop_replica),
             "the learner is killed": (3, self._kill_learner),
             "both relays are killed": (1, self._kill_relays),
             "the run is killed": (4, self._kill_run),
-            "the database is killed": (2, self._kill_database),
             "the database restarts": (2, self._restart_database),
             "the database stands still": (2, self._freeze_database),
-            "a replica is gone and comes back empty": (3, self._stop_replica),
             "the learner is away until another learns": (1, self._replace_learner),
         }
         if network is not None:

@@ -29,9 +29,10 @@ no_postgres = pytest.mark.skipif(find_binaries() is None, reason="PostgreSQL is 
 
 
 @pytest.mark.postgres
+@pytest.mark.scale
 @no_postgres
 async def test_what_is_acknowledged_is_stored_once_and_trains_once() -> None:
-    result = await cluster.measured(kills=5, clients=8, seed=5, swaps=1)
+    result = await cluster.measured(kills=3, clients=8, seed=5, swaps=1)
     assert result["wrong"] == []
     assert result["answers"] > 50 and result["ratings"] > 10
     assert result["runs"]["done"] and result["swaps_in_calm"], result
