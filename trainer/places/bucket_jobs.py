@@ -114,7 +114,11 @@ class BucketJobs:
         return JobState("ended", progress, bool(end.get("has_result")), end.get("status"), end.get("exceeded"), note)
 
     async def stop(self, id: str) -> None:
-        await _call(lambda: replace(self._job(id), stopped=True).write(self._bucket, id))
+        await _call(lambda: self._stop(id))
+
+    def _stop(self, id: str) -> None:
+        if (job := BucketJob.read(self._bucket, id)) is not None:  # else its attempt stops by itself
+            replace(job, stopped=True).write(self._bucket, id)
 
     async def send(self, id: str, archive: Path) -> None:
         await _call(lambda: self._send(id, archive), carries_archive=True)

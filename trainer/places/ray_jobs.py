@@ -81,9 +81,10 @@ class RayPlace:
     async def look(self, id: str, offset: int, wait_s: float) -> JobState:
         last = await self._last(id)  # before the files: what it wrote at its end is there then
         state = await self._files.look(id, offset)
-        if state.state == "absent":
+        is_under_way = last is not None and last.is_under_way
+        if state.state == "absent" and not is_under_way:
             return state
-        if last is not None and last.is_under_way:
+        if last is not None and is_under_way:
             if not state.progress:
                 await asyncio.sleep(min(wait_s, LOOK_S))
             note = last.message if last.status == "PENDING" else last.status

@@ -60,7 +60,7 @@ class SlurmPlace:
     async def look(self, id: str, offset: int, wait_s: float) -> JobState:
         active, ended = await self._slurm_state(id)  # before the files: what it wrote at its end is there then
         state = await self._files.look(id, offset)
-        if state.state == "absent":
+        if state.state == "absent" and not active:
             return state
         if active:
             if not state.progress:
