@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from proxy.signals.bodies import AgreementBody
 
 WINDOW: Final = 60  # the newest shared turns: a judge that turns random is found out within 50 of them
-FEWEST: Final = 15  # shared turns; with fewer, one in twenty judges with a kappa of 0.2 would train
+FEWEST: Final = 15  # shared turns: some days of rating; how often this errs is in docs/lab/signals.md
 EACH: Final = 4  # of each class, as people rated them
 LEAST_KAPPA: Final = 0.4  # that the lower bound must reach
 MOST_WEIGHT: Final = 0.5  # of a judged turn, where a person's rating weighs 1
