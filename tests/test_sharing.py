@@ -15,6 +15,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from scripts.harness.postgres import PostgresServer
 from scripts.harness.versions import publish
+from tests.proxy.web.test_importing import exported, imported
 
 pytestmark = pytest.mark.postgres
 
@@ -92,6 +93,18 @@ async def test_a_swap_at_one_relay_is_a_swap_at_the_other(pair: tuple[Proxy, Pro
     assert (await second.post("/rl/rollback"))[0] == 200
     await both_are("base")
     assert backend.unknown == 0, "no relay asked for a version that the server did not have"
+
+
+async def test_what_one_relay_forgot_no_import_at_the_other_brings_back(pair: tuple[Proxy, Proxy]) -> None:
+    first, second = pair
+    id = await ask(first)
+    rows = await exported(first)
+    assert [row["id"] for row in rows] == [id]
+    async with first.http.post("/rl/forget", json={"completion": id}) as response:
+        assert response.status == 200, await response.text()
+    reply = await imported(second, rows)
+    assert (reply["stored"], reply["forgotten"]) == (0, 1)
+    assert await exported(second) == []
 
 
 async def test_another_relay_learns_when_the_learner_stops(pair: tuple[Proxy, Proxy]) -> None:

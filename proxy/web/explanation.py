@@ -55,7 +55,7 @@ class Explanations:
         if completion is None and (rating := await self._store.ratings.get(id)) is not None:
             completion = await self._store.completions.get(rating.completion_id)
         if completion is None:
-            if id in await self._store.erasure.forgotten():
+            if await self._store.erasure.forgotten([id]):
                 raise Gone(f"{id} was forgotten. Nothing of it is left here to explain.", param="id")
             raise NotFound(
                 f"There is no answer or rating {id}: it never was here, or has expired. `rlproxy answers` lists ids.",

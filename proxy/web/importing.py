@@ -27,7 +27,6 @@ from proxy.web.openapi.responses import BadLineBody, ImportedBody
 from proxy.web.query import flag
 from store.copies.export import FORMAT
 from store.copies.imports import ImportedCompletions
-from store.file.tombstones import ForgottenIds
 from store.learning.rater_quota import LEAST_WEIGHT, MOST_WEIGHT
 from store.learning.ratings import valid
 from store.line_records import COMMON
@@ -66,7 +65,8 @@ class ImportRoutes:
         rows, refusals = await off_loop_above(WORTH_A_THREAD, len(raw), self._read, raw, own_versions, lines)
         if not rows and not refusals:
             raise BadRequest("The body holds no line of an export.")
-        rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten())
+        ids = [id for row in rows for id in (row.new.id, *(rating.id for rating in row.ratings))]
+        rows, forgotten = without_forgotten(rows, await self._store.erasure.forgotten(ids))
         result = await self._store.transfer.take(rows)
         if result.stored:
             await self._store.meta.audit(actor_of(request), "import", {**result._asdict(), "refused": len(refusals)})
@@ -96,7 +96,7 @@ class ImportRoutes:
 
 
 def without_forgotten(
-    rows: Sequence[ImportedCompletions], forgotten: ForgottenIds
+    rows: Sequence[ImportedCompletions], forgotten: Collection[str]
 ) -> tuple[list[ImportedCompletions], int]:
     """Leave out what was forgotten in this home, though the export has it; returns how many completions and ratings."""
     remaining = [

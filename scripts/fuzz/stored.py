@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from store.copies.backup import audit_verdict
 from store.copies.export import Filter
 from store.file import schema
-from store.file.tombstones import ForgottenIds
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         lost = 0
         for rating_id, completion in tally.rated.items():  # with its completion a rating goes, too
             lost += completion in ids and await store.ratings.get(rating_id) is None
-        forgotten = await store.erasure.forgotten()
+        forgotten = await store.erasure.forgotten(tally.acknowledged)
         counts = await store.stats.counts()
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
@@ -71,13 +70,13 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gone(tally: Tally, ids: set[str], forgotten: ForgottenIds) -> dict[str, int]:
+def _gone(tally: Tally, ids: set[str], forgotten: frozenset[str]) -> dict[str, int]:
     """Count what was acknowledged and is not there: deleted, or lost.
 
     The store knows what was deleted from it, and the clients know what they asked for. Both have to say so.
     """
     missing = tally.acknowledged.keys() - ids
-    lost = {one for one in missing if one not in forgotten}
+    lost = missing - forgotten
     if lost:
         tally.failures.append(f"{len(lost)} acknowledged completions are lost: {_told(tally, lost)}")
     others = missing - lost - tally.deleted - tally.unheard

@@ -38,16 +38,6 @@ class RevokedKeys(NamedTuple):
         return self.openings > 0 and not self.needed
 
 
-class ForgottenIds:
-    """Ids of completions and ratings that were forgotten, as far as one can tell from their hashes and `owed`."""
-
-    def __init__(self, hashes: frozenset[str], owed: Iterable[str]) -> None:
-        self._hashes, self._owed = hashes, frozenset(owed)
-
-    def __contains__(self, id: str) -> bool:
-        return bool(self._hashes or self._owed) and (id in self._owed or hash_of(id) in self._hashes)
-
-
 def revoked(home: Path) -> RevokedKeys:
     """Blocking; raises StoreError."""
     lines = _lines(home / REVOKED)

@@ -6,7 +6,10 @@ Owns the order of these steps. Not here: which rows go (`forget`), the files of 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
+
+import orjson
 
 from store.captured import inbox
 from store.file import meta, schema, tombstones
@@ -63,11 +66,13 @@ class ErasureStore(StorePart):
         """Completions and ratings that were forgotten and may still be in files of runs."""
         return dict(await meta.get_meta(self._reader, forget.OWED, forget.NOTHING))
 
-    async def forgotten(self) -> tombstones.ForgottenIds:
-        """All that was, and what is noted as soon as the run folders are without it."""
-        owed = await self.owed_to_run_folders()
-        hashes = await asyncio.to_thread(tombstones.forgotten, self._home)
-        return tombstones.ForgottenIds(hashes, (id for ids in owed.values() for id in ids))
+    async def forgotten(self, ids: Collection[str]) -> frozenset[str]:
+        """Which of these completions and ratings were, here or by another relay of this database."""
+        by_hash = {tombstones.hash_of(id): id for id in ids}
+        rows = await self._reader.rows(forget.FORGOTTEN_OF, (orjson.dumps(list(by_hash)).decode(),))
+        hashes = by_hash.keys() & (await asyncio.to_thread(tombstones.forgotten, self._home) | {r["hash"] for r in rows})
+        owed = await self.owed_to_run_folders()  # those of an older database are in no table, and not in the file yet
+        return frozenset(by_hash[hash] for hash in hashes) | (set(ids) & {id for of in owed.values() for id in of})
 
     async def note_run_folders_cleaned(self, owed: dict[str, list[str]]) -> bool:
         """These are out of the run folders, too; False where the database's log could not be emptied just now.

@@ -18,7 +18,7 @@ import orjson
 from store.captured import completions
 from store.captured.completions import ROLLOUTS_OF
 from store.errors import InOpenRun
-from store.file import meta
+from store.file import meta, tombstones
 from store.learning import lessons, unlearning, versions
 from store.records import Forgetting, Target
 
@@ -46,6 +46,9 @@ CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')"""
 _REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
 WHERE u.status = 'done' AND CAST(json_extract(o.value, '$.used') AS TEXT) IN ('1', 'true')
 AND o.key IN (SELECT value FROM json_each(?))"""
+
+FORGOTTEN_OF: Final = "SELECT f.hash FROM json_each(?) j CROSS JOIN forgotten f ON f.hash = j.value"
+_NOTE: Final = "INSERT INTO forgotten SELECT value FROM json_each(?) WHERE true ON CONFLICT DO NOTHING"
 
 
 def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
@@ -130,6 +133,8 @@ def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     if forgetting.ratings:  # a critic was made of them
         db.execute("DELETE FROM guesses")
     db.execute("DELETE FROM ratings WHERE id IN (SELECT value FROM json_each(?))", (_json(forgetting.ratings),))
+    hashes = [tombstones.hash_of(id) for id in (*forgetting.completions, *forgetting.ratings)]
+    db.execute(_NOTE, (_json(hashes),))
     owe(db, {"completions": [*forgetting.completions, *taught], "ratings": forgetting.ratings})
     meta.set_meta(db, GAPS, meta.read_meta(db, GAPS, 0) + 1)
 

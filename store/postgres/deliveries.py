@@ -10,7 +10,11 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
+import orjson
+
 from store.captured import completions
+from store.file.tombstones import hash_of
+from store.forgetting.forget import FORGOTTEN_OF
 from store.postgres.spool_lines import Answer
 
 _EXISTING: Final = "SELECT status, error FROM completions WHERE id = ?"
@@ -20,8 +24,10 @@ _REOPEN: Final = "UPDATE completions SET status = 'pending', error = NULL WHERE 
 
 
 def deliver(db: sqlite3.Connection, answers: Iterable[Answer]) -> None:
-    """Store what of these is not there."""
+    """Store what of these is not there; one that was forgotten meanwhile does not come back."""
     for new, end in answers:
+        if db.execute(FORGOTTEN_OF, (orjson.dumps([hash_of(new.id)]).decode(),)).fetchone() is not None:
+            continue
         row = db.execute(_EXISTING, (new.id,)).fetchone()
         if row is None:
             completions.begin(db, [new])

@@ -45,7 +45,7 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "turn_rewards": ("episode", "completion_id"), "run_episodes": ("run_id", "episode"), "listed": ("seq",),
     "keys": ("id",), "meta": ("key",), "audit": ("seq",), "experiments": ("id",),
     "experiment_turns": ("completion_id",), "flags": ("completion_id",), "images": ("blob",),
-    "lessons": ("rating_id",), "lines": ("name",), "answer_pairs": ("version", "position"),
+    "forgotten": ("hash",), "lessons": ("rating_id",), "lines": ("name",), "answer_pairs": ("version", "position"),
 }  # fmt: skip
 LEFT_OUT: Final = {"listed": "searched"}  # made anew
 _ROWID: Final = ("requests", "prompt_blocks", "blobs", "messages")  # SQLite's, in the order in which they came

@@ -197,3 +197,16 @@ async def test_an_answer_goes_also_where_its_signals_have_lost_several_requests(
     assert not await store.signals.add(NewSignal("a", "copied", "")), "what has no request is there once"
     await store.erasure.forget("completion", "a", "ann")
     assert await store.completions.get("a") is None
+
+
+async def test_what_was_forgotten_is_known_in_the_database_too(store: Store) -> None:
+    """A relay beside has another home, and so no file that says it."""
+    await talk(store, "a", "zanzibar", user="ann")
+    await talk(store, "b", "quokka")
+    await store.ratings.rate(rating("a"))
+    (of_a,) = await store.ratings.history("a")
+    assert await store.erasure.forgotten(["a", "b", of_a.id]) == frozenset()
+    await store.erasure.forget("user", "ann", "me")
+    assert await store.erasure.forgotten(["a", "b", of_a.id]) == {"a", of_a.id}
+    hashes = await store.erasure._reader.rows("SELECT hash FROM forgotten")
+    assert len(hashes) == 2 and "a" not in {row["hash"] for row in hashes}

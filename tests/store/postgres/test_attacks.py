@@ -197,6 +197,18 @@ def test_a_disk_that_takes_half_a_line_keeps_the_others(tmp_path: Path) -> None:
     assert "was not stored" in done.stdout and "['a', 'c']" in done.stdout
 
 
+async def test_what_was_forgotten_while_its_end_was_spooled_does_not_come_back(database: str, tmp_path: Path) -> None:
+    store = await Store.open(tmp_path, url=database)
+    assert store.sharing is not None
+    await store.completions.begin([new("a"), new("b")])
+    assert await store.sharing.end_abandoned() == 2
+    await store.erasure.forget("completion", "a", "ann")
+    await store.sharing.completions.spool.append([(new(id), end(id)) for id in "ab"])
+    assert await store.sharing.completions.deliver() == 2
+    assert await store.completions.get("a") is None and await store.completions.get("b") is not None
+    await store.close()
+
+
 async def test_a_relay_that_was_taken_for_gone_delivers_all_the_same(database: str, tmp_path: Path) -> None:
     """Another relay has ended its rows meanwhile."""
     store = await Store.open(tmp_path, url=database)

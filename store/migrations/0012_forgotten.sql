@@ -1,0 +1,4 @@
+-- What was forgotten, by `tombstones.hash_of`. Relays share a database and not a home, where a file has the same hashes.
+CREATE TABLE forgotten (
+    hash TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
