@@ -70,9 +70,10 @@ class ErasureStore(StorePart):
         """Which of these completions and ratings were, here or by another relay of this database."""
         by_hash = {tombstones.hash_of(id): id for id in ids}
         rows = await self._reader.rows(forget.FORGOTTEN_OF, (orjson.dumps(list(by_hash)).decode(),))
-        hashes = by_hash.keys() & (await asyncio.to_thread(tombstones.forgotten, self._home) | {r["hash"] for r in rows})
+        noted = await asyncio.to_thread(tombstones.forgotten, self._home) | {row["hash"] for row in rows}
         owed = await self.owed_to_run_folders()  # those of an older database are in no table, and not in the file yet
-        return frozenset(by_hash[hash] for hash in hashes) | (set(ids) & {id for of in owed.values() for id in of})
+        owed_ids = {id for kind_ids in owed.values() for id in kind_ids}
+        return frozenset(id for hash, id in by_hash.items() if hash in noted or id in owed_ids)
 
     async def note_run_folders_cleaned(self, owed: dict[str, list[str]]) -> bool:
         """These are out of the run folders, too; False where the database's log could not be emptied just now.
