@@ -1,6 +1,7 @@
 """Eight lines on one base: does each learn its own taste, do the others stay, what does a line cost?
 
     python -m scripts.bench.lines [--lines 8] [--ratings 32] [--eval 50] [--out benchmarks/lines.json]
+    python -m scripts.bench.lines --real --lines 4 --tokens 64 --out benchmarks/lines_real.json
 
 A real `rlproxy serve` with the built-in server. All ratings are given first; the runs then take turns by themselves.
 Each held-out question has a seed of its own, so that a line that nothing has touched answers the same.
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import psutil
 
-from scripts.bench.lines.tastes import TASTES, Likes
+from scripts.bench.lines.tastes import FORMS, LETTERS, Likes
 from scripts.bench.persona import ROOT, prompts
 from scripts.harness.circumstances import circumstances
 from scripts.harness.serving import Serving
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--eval", type=int, default=50, help="held-out questions")
     parser.add_argument("--tokens", type=int, default=16, help="of an answer")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/lines.json")
+    parser.add_argument("--real", action="store_true", help="the small real model, and tastes of form")
     arguments = parser.parse_args()
     record: dict[str, Any] = {**circumstances(), "arguments": {k: v for k, v in vars(arguments).items() if k != "out"}}
     record |= asyncio.run(measure(arguments))
@@ -48,7 +50,8 @@ def main() -> None:
 class Bench:
     def __init__(self, served: Serving, arguments: argparse.Namespace) -> None:
         self.served = served
-        self.names = list(TASTES)[: arguments.lines]
+        self.tastes = FORMS if arguments.real else LETTERS
+        self.names = list(self.tastes)[: arguments.lines]
         self.held_out = prompts()["held-out"][: arguments.eval]
         self._tokens = arguments.tokens
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -63,7 +66,7 @@ class Bench:
 
     async def rate(self, line: str, questions: list[str]) -> int:
         """How many of them were liked."""
-        likes = TASTES[line]
+        likes = self.tastes[line]
 
         async def rate_answer(question: str) -> bool:
             id, text, _ = await self.answer(line, question)
@@ -103,14 +106,16 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="lines-") as folder:
         home, began = Path(folder) / "home", time.monotonic()
         home.mkdir()
-        model = await asyncio.to_thread(make_tiny_model, weights.resolve(None).path, Path(folder) / "model")
+        model = weights.resolve(None).path
+        if not arguments.real:
+            model = await asyncio.to_thread(make_tiny_model, model, Path(folder) / "model")
         served = Serving(
             home,
             model,
             "--start-at",
             str(arguments.ratings),
             RLPROXY_TRAIN__STAND_STILL_S="0",
-            RLPROXY_TRAIN__OVERRIDES=json.dumps(OVERRIDES),
+            RLPROXY_TRAIN__OVERRIDES=json.dumps({} if arguments.real else OVERRIDES),
         )
         await served.start()
         try:
@@ -141,7 +146,7 @@ async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, An
     sizes = {line["name"]: line["adapter_bytes"] for line in await _lines(bench)}
     rows = []
     for line in bench.names:
-        likes = TASTES[line]
+        likes = bench.tastes[line]
         first, last, final = learned[line], at_the_end[line], after_rollback[line]
         rows.append({
             "line": line,
@@ -153,7 +158,7 @@ async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, An
             "moved_by_others": abs(share(likes, last) - share(likes, first)),
             "answers_changed_by_others": sum(a != b for a, b in zip(first, last, strict=True)),
             "all_tastes_moved_here": {
-                name: share(taste, last) - share(taste, base_replies) for name, taste in TASTES.items()
+                name: share(taste, last) - share(taste, base_replies) for name, taste in bench.tastes.items()
             },
             "after_rollback_of_one": share(likes, final),
             "answers_changed_by_rollback": sum(a != b for a, b in zip(last, final, strict=True)),
