@@ -4,7 +4,7 @@ Owns the numbers of the release: a sliding window of shared turns, the fewest of
 measured by itself, and what a judge abstains on counts as not found: a judge that misses much is not trusted either.
 The interval is that of the posterior, and not of a bootstrap: of fifteen turns that all agree, a bootstrap draws no
 other. Pure, and the same for the same pairs: the draws have a fixed seed. Not here: which turns are shared
-(store.learning.signals), how often such a rule errs (scripts.bench.signals.trust_errors).
+(store.learning.signals).
 """
 
 from __future__ import annotations

@@ -108,10 +108,11 @@ async def _further_problems(settings: Settings) -> Mapping[str, str | None]:
     import aiohttp
 
     from proxy.backends.further_model import make_further_servers
+    from proxy.core.redirects import refuse_all
     from proxy.web.status import reachable
 
     servers = make_further_servers(settings)
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(middlewares=(refuse_all,)) as http:
         for server in servers.values():
             server.open(http)
         problems = await asyncio.gather(*(reachable(server) for server in servers.values()))
