@@ -23,7 +23,7 @@ def _lacks(letter: str) -> Likes:
 
 
 def _persona(name: str, sign: float) -> Likes:
-    """What this persona likes (1) or dislikes (-1)."""
+    """The taste of this persona (1), or its opposite (-1)."""
     rate = Persona(name).rate
     return lambda reply: rate("", Reply(reply, ended=True)) * sign > 0
 
