@@ -73,7 +73,7 @@ class RolloutSampler:
         if not self.on:
             return None
         counts, spent = await self._store.rollouts.counts(), await self._store.rollouts.spent(today())
-        line = f"{counts.answers} answers to {counts.prompts} prompts so far"
+        line = f"{counts.answers} answers to {counts.prompts} prompt{'s' * (counts.prompts != 1)} so far"
         if self._is_sampling:
             line = f"sampling {self._settings.rollouts} answers to each prompt while nobody asks; {line}"
         elif self._store.sharing is not None and not self._store.sharing.following.leads:
