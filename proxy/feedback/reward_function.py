@@ -105,8 +105,8 @@ class RewardFunction:
         return rewarded
 
     async def rate(self, episode: Episode) -> RewardResult | None:
-        """Ask about an open episode now; None where there is no reward for it. Raises OwnCodeFailed, which is kept,
-        too."""
+        """Ask for the reward of an open episode now; None where the code gives none. Raises OwnCodeFailed, which is
+        kept, too."""
         assert self._code is not None
         return await self._ask(episode, NewReward(episode.id, episode.key), await asyncio.to_thread(self._code.hash))
 

@@ -70,7 +70,7 @@ class RelayParts:
         )
 
     def request_headers(self, request: web.Request, server: ModelServer | None = None) -> CIMultiDict[str]:
-        """Headers of a request as a server gets them, the home's own where none is named."""
+        """Headers of a request as this server gets them; by default, the home's own server."""
         server = server or self.own_server
         return outgoing_headers(
             end_to_end(request.headers),

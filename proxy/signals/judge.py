@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import aiohttp
@@ -78,17 +79,14 @@ class AnswerJudge:
     async def verdict(self, turn: JudgedTurn) -> JudgeVerdict:
         """Raises JudgeDown."""
         temperature = VARIED if self._votes > 1 else 0.0
-        first = label_messages(turn)
-        calls = [
-            self.read(first, temperature, LABEL_SHAPE, lambda text: read_label(text, turn.follow_up))
-            for _ in range(self._votes)
-        ]
+        question, reader = label_messages(turn), partial(read_label, follow_up=turn.follow_up)
+        calls = [self.read(question, temperature, LABEL_SHAPE, reader) for _ in range(self._votes)]
         answers = await _all(calls)
         tokens = sum(cost for _, cost in answers)
-        read = [reading for reading, _ in answers if reading is not None]
-        if not read:
+        readings = [reading for reading, _ in answers if reading is not None]
+        if not readings:
             return JudgeVerdict("unclear", "", "the judge's answer cannot be read", tokens)
-        votes = Counter(reading.label for reading in read)
+        votes = Counter(reading.label for reading in readings)
         (name, most), *lower_votes = votes.most_common()
         if name == "nothing":
             return JudgeVerdict("nothing", "", "the judge abstained", tokens)
@@ -100,7 +98,7 @@ class AnswerJudge:
             return JudgeVerdict("unclear", "", "the judge's second answer cannot be read", tokens)
         if refutation[0]:
             return JudgeVerdict("nothing", "", f"refuted: {refutation[1] or 'another explanation'}", tokens)
-        words = Counter(reading.instruction for reading in read if reading.label == name and reading.instruction)
+        words = Counter(reading.instruction for reading in readings if reading.label == name and reading.instruction)
         instruction = words.most_common(1)[0][0] if words else ""
         return JudgeVerdict(name, instruction, f"{most} of {self._votes} votes, not refuted", tokens)
 

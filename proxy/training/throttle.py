@@ -42,7 +42,7 @@ class BackgroundThrottle:
 
     @contextlib.contextmanager
     def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
-        """Inside this block `interrupt` is called when a request comes and none was under way."""
+        """Call `interrupt` when a request comes inside this block and none was under way."""
         self._interrupts.append(interrupt)
         try:
             yield

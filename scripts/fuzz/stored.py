@@ -57,7 +57,7 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
-    gone = _gone(tally, ids, forgotten)
+    gone = _count_missing(tally, ids, forgotten)
     if lost > tally.ratings_gone:
         wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
     if counts["pending"]:
@@ -70,7 +70,7 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gone(tally: Tally, ids: set[str], forgotten: frozenset[str]) -> dict[str, int]:
+def _count_missing(tally: Tally, ids: set[str], forgotten: frozenset[str]) -> dict[str, int]:
     """Count what was acknowledged and is not there: deleted, or lost.
 
     The store knows what was deleted from it, and the clients know what they asked for. Both have to say so.

@@ -257,7 +257,7 @@ class RatingStore(StorePart):
         )
 
     async def line_of(self, rating_id: str) -> str | None:
-        """The line of the completion that it rates; None where there is no such rating."""
+        """The line of the completion that this rating is about; None for an unknown rating."""
         row = await self._reader.row(
             "SELECT c.line FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id WHERE r.id = ?",
             (rating_id,),

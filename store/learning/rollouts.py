@@ -24,7 +24,7 @@ from store.learning.episodes import SELECT, Episode, NewEpisode, open_episode, t
 from store.records import Completion, FinishedCompletion, NewCompletion
 
 LOOK: Final = 1000  # the newest main turns, among whose prompts the next one is
-# An episode that a program evaluates with is no task to train on. A prompt that several sent is one prompt.
+# An episode that a program uses for evaluation is not a task to train on. A prompt that several sent is one prompt.
 _NEXT: Final = """SELECT c.id FROM (
     SELECT n.seq FROM completions n WHERE n.status = 'done' AND n.turn = 'main' ORDER BY n.seq DESC LIMIT :look) w
 CROSS JOIN completions c ON c.seq = w.seq

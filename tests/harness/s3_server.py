@@ -27,7 +27,7 @@ def lacks() -> str | None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to requests of this method whose path ends so. `code`: S3's word for a refusal."""
+    """What S3 does with requests of this method and ending of the path. `code`: its word for a refusal."""
 
     method: str
     ending: str

@@ -47,7 +47,7 @@ def main() -> None:
     chat = Chat(source.path, arguments.threads)
     for name in arguments.preferences.split(","):
         if name not in choices:
-            raise SystemExit(f"There is no preference {name!r}: give some of {', '.join(choices)}.")
+            raise SystemExit(f"Unknown preference {name!r}: choose from {', '.join(choices)}.")
         Exam(chat, name, choices[name], arguments).sit()
 
 
@@ -59,7 +59,7 @@ class Exam:
         self._name = name
         self._preference = preference
         self._arguments = arguments
-        self._student = Critic(preference)
+        self._commenter = Commenter(preference)
         seed = arguments.seed
         self._order = random.Random(seed).sample(preference.questions, len(preference.questions))
         self._line = VersionLine(chat.weights, arguments.preset, {}, seed=seed, threads=arguments.threads)
@@ -97,7 +97,7 @@ class Exam:
         questions = [self._order[i % len(self._order)] for i in range(first, first + SENTENCES)]
         lines = answers(
             self._chat,
-            self._student,
+            self._commenter,
             [[{"role": "user", "content": question}] for question in questions],
             self._line.adapter,
             version=self._line.version,
@@ -135,11 +135,11 @@ class Exam:
         return {task: chat.template.text(reply) for task, reply in zip(tasks, replies, strict=True)}
 
 
-class Critic(Persona):
+class Commenter(Persona):
     """Says the preference's sentence of what does not comply, and likes the rest."""
 
     def __init__(self, preference: Preference) -> None:
-        self.name = "critic"
+        self.name = "commenter"
         self.rate = lambda question, reply: 1.0 if preference.comply(reply) >= COMPLIES else -1.0
         self.comment = lambda question, reply: preference.feedback if preference.comply(reply) < COMPLIES else None
 

@@ -23,11 +23,11 @@ from proxy.signals.trust import DRAWS, EACH, FEWEST, LEAST_KAPPA, TAIL, WINDOW, 
 from scripts.bench.persona import ROOT
 from scripts.harness.circumstances import circumstances, machine_name
 
-Cells = tuple[int, int, int, int]  # both, the person alone, the judge alone, neither
+Cells = tuple[int, int, int, int]  # hits, misses, false alarms, rejections of the judge
 FLIPS: Final = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 BAD_SHARES: Final = (0.5, 0.3)
 KINDS: Final = ((True, True), (True, False), (False, True), (False, False))
-BEFORE: Final = (50, 10)  # fewest turns, and of each kind
+FORMER_LEAST: Final = (50, 10)  # fewest turns, and of each kind
 
 
 @cache
@@ -39,10 +39,10 @@ def posterior_bound(cells: Cells) -> float:
 def bootstrap_bound(cells: Cells) -> float:
     """The lower bound of the percentile bootstrap over the turns."""
     generator, count = np.random.default_rng(0), sum(cells)
-    both, person_only, judge_only, neither = generator.multinomial(count, np.array(cells) / count, size=DRAWS).T / count
-    person, judge = both + person_only, both + judge_only
+    hits, misses, false_alarms, rejections = generator.multinomial(count, np.array(cells) / count, size=DRAWS).T / count
+    person, judge = hits + misses, hits + false_alarms
     expected = person * judge + (1 - person) * (1 - judge)
-    kappas = np.where(expected < 1, (both + neither - expected) / np.maximum(1 - expected, 1e-9), 0.0)
+    kappas = np.where(expected < 1, (hits + rejections - expected) / np.maximum(1 - expected, 1e-9), 0.0)
     return float(np.quantile(kappas, TAIL))
 
 
@@ -52,15 +52,15 @@ def first_trusted(
     """Turns until the side of bad answers is trusted; None where it never is."""
     for end in range(fewest, len(turns) + 1):
         window = turns[max(0, end - WINDOW) : end]
-        both, person_only, judge_only, neither = (window.count(kind) for kind in KINDS)
-        cells = both, person_only, judge_only, neither
-        if min(both + person_only, judge_only + neither) >= each and bound(cells) >= LEAST_KAPPA:
+        hits, misses, false_alarms, rejections = (window.count(kind) for kind in KINDS)
+        cells = hits, misses, false_alarms, rejections
+        if min(hits + misses, false_alarms + rejections) >= each and bound(cells) >= LEAST_KAPPA:
             return end
     return None
 
 
 def measure(flip: float, bad_share: float, judges: int, length: int) -> dict[str, Any]:
-    rules = {"now": (FEWEST, EACH, posterior_bound), "before": (*BEFORE, bootstrap_bound)}
+    rules = {"now": (FEWEST, EACH, posterior_bound), "before": (*FORMER_LEAST, bootstrap_bound)}
     turns: dict[str, list[int | None]] = {name: [] for name in rules}
     for seed in range(judges):
         draw = random.Random(seed)

@@ -86,7 +86,7 @@ async def calm(watch: versions.SwapWatch, faults: Faults, swaps: int) -> None:
 async def measured(
     kills: int, clients: int, seed: int, *, swaps: int = 10, network: Network | None = None, logs: Path | None = None
 ) -> dict[str, Any]:
-    """`swaps`: with nothing broken, in the end. `network`: without one there are no cuts and no full disk. `logs`:
+    """`swaps`: at the end, with nothing broken. `network`: without one there are no cuts and no full disk. `logs`:
     a folder that gets the relays' logs."""
     binaries = find_binaries()
     if binaries is None:
