@@ -134,6 +134,8 @@ class Preconditions:
             due = await self._episodes_due(due, line, by_hand=by_hand or early)
         if due.now and (rule := await self.blocking_rule(None, starting=True, by_hand=by_hand)) is not None:
             return RunDecision(False, rule)
+        if due.now and not early and self._weights_check.is_pending:  # a rule stood in its way a moment ago
+            return RunDecision(False, "the served model is compared with the weights first")
         return due
 
     async def _ratings_due(self, train: Train, line: str, *, by_hand: bool, early: bool) -> RunDecision:

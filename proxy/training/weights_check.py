@@ -91,6 +91,11 @@ class WeightsCheck:
         return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
 
     @property
+    def is_pending(self) -> bool:
+        """Tell whether the two were never compared: no run starts before they are."""
+        return self.verdict is None and self._backend.capabilities.adapters
+
+    @property
     def is_own_server(self) -> bool:
         """Tell whether rlproxy started the server on the very files that train: then nothing is compared."""
         return self.verdict == OWN_SERVER

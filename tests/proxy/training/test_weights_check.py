@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
     port = proxy.backend.port
     await proxy.backend.stop()
     await proxy.post("/rl/resume")
-    for _ in range(200):
+    for _ in range(400):
         waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""
         if "could not be asked yet" in waits:
             break
@@ -162,6 +163,22 @@ async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
     await proxy.backend.start(port)
     await proxy.post("/rl/train")
     await until(proxy, live=1)
+
+
+async def test_no_run_starts_uncompared_where_a_rule_falls_after_the_check(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the check, which a rule stood against, and the decision, nothing stands in the way any longer."""
+    shown = [dt.datetime(2026, 11, 2, 12)]
+    monkeypatch.setattr("proxy.training.preconditions.local_time", lambda: shown[0])
+    await proxy.stop()
+    await proxy.start(train__hours=["22:00-06:00"])
+    await rated(proxy, 4)
+    assert proxy.backend.compared == []
+    await proxy.backend.stop()
+    shown[0] = shown[0].replace(hour=23)
+    waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""
+    assert "compared with the weights first" in waits or "could not be asked yet" in waits, waits
 
 
 async def test_a_backend_that_takes_no_version_may_run_any_model(proxy: Proxy) -> None:
