@@ -56,9 +56,10 @@ class Preset(BaseModel):
     w_distill: float = Field(ge=0)
     match: Literal["distribution", "token"]
     rate_taught: float = Field(gt=0, le=1)
-    passes_taught: int = Field(ge=1)
+    steps_taught: int = Field(ge=1)
+    drift_taught: float = Field(gt=0)
     teacher_k: int = Field(ge=1, le=1000)
-    hinted_replies: bool
+    hinted_replies: int = Field(ge=0)
     clip_low: float = Field(gt=0, lt=1)
     clip_high: float = Field(gt=0)
     kto_beta: float = Field(gt=0)

@@ -27,6 +27,9 @@ from trainer.policy.policy import TokenDistribution
 REPLIES_AT_ONCE = 16  # a batch of the teacher's replies: a stop is obeyed between them
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
 LEAST_TOKENS = 64
+ECHO = HINT.strip().partition("\n")[0]  # a small model repeats the hint's heading instead of heeding it
+
+HintedPrompt = tuple[Sample, tuple[int, ...]]  # a disliked sample, and its prompt with the comment in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +70,31 @@ def make_targets(
         return TeacherTargets(imitations=imitations)
     hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
     distributions = dict(zip(hinted, scorer.expect(list(hinted.values()), preset.teacher_k), strict=True))
-    if preset.hinted_replies:
-        replies = _replies(prompts, scorer)
-        sane = [
-            (sample, prompt, tuple(reply))
-            for (sample, prompt), reply in zip(prompts, replies, strict=True)
-            if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
-        ]
-        reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping"
-        progress.choice("hinted_replies", len(sane), reason)
-        sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
-        expected = scorer.expect(sequences, preset.teacher_k)
-        imitations += [
-            Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
-            for (s, _, reply), distribution in zip(sane, expected, strict=True)
-        ]
+    imitations += _hinted_replies(preset, template, prompts[: preset.hinted_replies], scorer, progress)
     return TeacherTargets(hinted, distributions, imitations)
+
+
+def _hinted_replies(
+    preset: Preset, template: Template, prompts: Sequence[HintedPrompt], scorer: Scorer, progress: Progress
+) -> list[Imitation]:
+    """Replies of the teacher's own. A rated reply shows the teacher only places that the policy comes to by itself; what
+    was asked for may lie beyond them, as a name does that it never begins to say (docs/lab/training-log.md, the
+    twenty-seventh look)."""
+    if not prompts:
+        return []
+    sane = [
+        (sample, prompt, tuple(reply))
+        for (sample, prompt), reply in zip(prompts, _replies(prompts, scorer), strict=True)
+        if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
+    ]
+    reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping, no echo"
+    progress.choice("hinted_replies", len(sane), reason)
+    sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
+    expected = scorer.expect(sequences, preset.teacher_k)
+    return [
+        Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
+        for (s, _, reply), distribution in zip(sane, expected, strict=True)
+    ]
 
 
 def _corrections(preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress) -> list[Imitation]:
@@ -109,7 +121,7 @@ def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> 
 
 def _hinted_prompts(
     preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress
-) -> list[tuple[Sample, tuple[int, ...]]]:
+) -> list[HintedPrompt]:
     """Disliked samples with a comment, and their prompts with it: as the server renders them, else as the template
     does. What cannot be rendered keeps its rating only."""
     prompts, mismatches = [], 0
@@ -138,7 +150,7 @@ def _hinted_prompts(
     return prompts
 
 
-def _replies(hinted: Sequence[tuple[Sample, tuple[int, ...]]], scorer: Scorer) -> list[list[int]]:
+def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     """One reply to each hinted prompt, sampled as the rated one was but for the truncation."""
     seed = scorer.spec.seed
     name = content_name(scorer.owner, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted], suffix="json")
@@ -167,4 +179,5 @@ def _replies(hinted: Sequence[tuple[Sample, tuple[int, ...]]], scorer: Scorer) -
 
 
 def _is_sane(reply: Sequence[int], template: Template) -> bool:
-    return reply[-1] == template.end and bool(template.text(reply).strip()) and not is_looping(reply)
+    text = template.text(reply).strip()
+    return reply[-1] == template.end and bool(text) and ECHO.lower() not in text.lower() and not is_looping(reply)

@@ -157,14 +157,14 @@ def weaken_teacher(plan: Plan, current: RatingCount, previous: RatingCount, prog
     """
     if not plan.has_teacher or not is_no_better(current, previous):
         return plan
-    rate, passes = plan.preset.rate_taught / 2, plan.preset.passes
+    rate, steps = plan.preset.rate_taught / 2, math.ceil(plan.preset.steps_taught / 2)
     reason = (
         f"{current.good} of {current.rated} answers are liked after comments taught, {previous.good} of "
         f"{previous.rated} before"
     )
     progress.choice("rate_taught", rate, reason)
-    progress.choice("passes_taught", passes, reason)
-    return replace(plan.with_preset(rate_taught=rate, passes_taught=passes), less_teacher_reason=reason)
+    progress.choice("steps_taught", steps, reason)
+    return replace(plan.with_preset(rate_taught=rate, steps_taught=steps), less_teacher_reason=reason)
 
 
 def is_no_better(current: RatingCount, previous: RatingCount) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -96,10 +97,10 @@ def train(
     if trajectories.are_episodes([lesson.sample for lesson in teaching]):
         reason = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
     if any(lesson.has_teacher for lesson in teaching):
-        reason += f", {max(preset.passes, preset.passes_taught)} over what has a teacher"
+        reason += f", and again over what has a teacher, to {preset.steps_taught} steps"
     progress.choice("steps", len(plan), reason)
     loss, early_reason = objectives.make_loss(preset, own_loss.load(folder, spec.loss)), None
-    credited = goes_by_token(teaching)
+    furthest = _furthest(teaching, preset)
     start = policy.adapter()
     spent = reach.cost(policy, bound.replies) if bound is not None and bound.replies else 0.0
     current = _resume(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
@@ -125,7 +126,7 @@ def train(
             policy.wear(current.good)
             current = replace(current, step=max(step - 1, 0))
             break
-        if credited and sums["kl_old"] > preset.drift_credited:
+        if sums["kl_old"] > furthest:
             break
         good = policy.adapter()
         rate = current.rate_share * preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
@@ -168,6 +169,15 @@ def train(
         early_reason=early_reason,
         teacher_distance=next((line["kl_teacher"] for line in current.history if "kl_teacher" in line), 0.0),
     )
+
+
+def _furthest(teaching: Sequence[Lesson], preset: Preset) -> float:
+    """Nats a token from its start, past which this run takes no further step."""
+    if goes_by_token(teaching):
+        return preset.drift_credited
+    if all(lesson.taught for lesson in teaching):
+        return preset.drift_taught
+    return preset.drift_bound
 
 
 def go_half_way_back(
@@ -371,8 +381,8 @@ def accumulate(
 
 
 def plan_steps(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[list[int]]:
-    """Indices of each step: every lesson `passes` times, an episode's turns together, then what has a teacher
-    some more.
+    """Indices of each step: every lesson `passes` times, an episode's turns together. Then what has a teacher some
+    more, to `steps_taught` steps; where only a share of the lessons has one, that share of the missing steps.
 
     A rating's second pass only pushes on what has already moved; a teacher's has a place to arrive at.
     """
@@ -387,8 +397,11 @@ def plan_steps(teaching: Sequence[Lesson], preset: Preset, seed: int) -> list[li
         return [[i for index in step for i in chosen[index]] for step in order]
 
     taught = [unit for unit in units if any(teaching[i].has_teacher for i in unit)]
-    extra_passes = max(0, preset.passes_taught - preset.passes) if taught else 0
-    return steps(units, preset.passes, seed) + steps(taught, extra_passes, seed + 1)
+    once = steps(units, preset.passes, seed)
+    if not taught:
+        return once
+    further = max(0, math.ceil((preset.steps_taught - len(once)) * len(taught) / len(units)))
+    return once + steps(taught, further, seed + 1)[:further]  # a pass has at least one step
 
 
 def _units(teaching: Sequence[Lesson]) -> list[list[int]]:

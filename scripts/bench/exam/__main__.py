@@ -15,6 +15,7 @@ import asyncio
 import json
 import random
 import time
+import tomllib
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -42,6 +43,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--preset", default="balanced")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a number of the preset")
+    parser.add_argument("--name", default="", help="of a variant: a part of the file's name")
     arguments = parser.parse_args()
     source, choices = weights.resolve(arguments.weights), preferences()
     chat = Chat(source.path, arguments.threads)
@@ -62,8 +65,10 @@ class Exam:
         self._commenter = Commenter(preference)
         seed = arguments.seed
         self._order = random.Random(seed).sample(preference.questions, len(preference.questions))
-        self._line = VersionLine(chat.weights, arguments.preset, {}, seed=seed, threads=arguments.threads)
-        self._target = ROOT / "benchmarks/exam" / f"{name}-{chat.weights.name}-seed{seed}.json"
+        overrides = tomllib.loads("\n".join(arguments.set))
+        self._line = VersionLine(chat.weights, arguments.preset, overrides, seed=seed, threads=arguments.threads)
+        variant = f"-{arguments.name}" if arguments.name else ""
+        self._target = ROOT / "benchmarks/exam" / f"{name}-{chat.weights.name}-seed{seed}{variant}.json"
 
     def sit(self) -> None:
         self._target.parent.mkdir(parents=True, exist_ok=True)

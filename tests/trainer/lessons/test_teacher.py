@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from trainer.policy import packing
 from trainer.policy.policy import TokenDistribution
 from trainer.run import steps
 
-FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "hinted_replies": False}
+FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "hinted_replies": 0}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def load(folder, policy):
 
 
 def prepare(tmp_path, policy, loaded, template, **overrides):
-    preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": False} | overrides)
+    preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": 0} | overrides)
     spec = RunSpec(1, "tiny", "tiny", 1, 0, tmp_path, seed=3)
     with Progress(tmp_path) as progress:
         scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), Stop())
@@ -136,7 +137,7 @@ def test_a_prompt_that_the_template_does_not_give_is_said_once(tmp_path, model, 
 )
 def test_a_comment_that_cannot_be_rendered_leaves_the_rating(tmp_path, model, lines, change, why):
     odd = [line | (change if i == 0 else {}) for i, line in enumerate(commented(lines))]
-    folder = tiny.run_folder(tmp_path / "run", model, odd, overrides={"hinted_replies": False})
+    folder = tiny.run_folder(tmp_path / "run", model, odd, overrides={"hinted_replies": 0})
     result, events = go(folder)
     assert result["status"] == "passed"
     assert result["metrics"]["taught"] == 5  # 6 of the 10 that train are disliked
@@ -202,10 +203,10 @@ def test_distillation_moves_the_policy_towards_its_teacher(tmp_path, model, line
 
 def test_what_was_asked_of_the_teacher_is_asked_once(tmp_path, model, lines, policy, monkeypatch):
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, commented(lines)), policy)
-    first, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
+    first, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
     monkeypatch.setattr(policy, "teach", lambda *_: pytest.fail("asked again"))
     monkeypatch.setattr(policy, "generate", lambda *_, **__: pytest.fail("written again"))
-    again, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
+    again, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
     assert first.distributions
     for rating, distribution in first.distributions.items():
         np.testing.assert_array_equal(distribution.ids, again.distributions[rating].ids)
@@ -217,7 +218,8 @@ def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, commented(lines)), policy)
     end = template.end
     good = [*template.reply("a fine reply", ended=False), end]
-    replies = [good, good[:-1], [end], [70, 71, 72, 73] * 8 + [end], [*template.reply("  ", ended=False), end]] * 2
+    echo = [*template.reply("[User's hint / instruction]\nuse", ended=False), end]
+    replies = [good, good[:-1], [70, 71, 72, 73] * 8 + [end], [*template.reply("  ", ended=False), end], echo, good]
     asked = []
 
     def generate(prompts, **_):
@@ -225,7 +227,7 @@ def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines
         return replies[: len(prompts)]
 
     monkeypatch.setattr(policy, "generate", generate)
-    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=True)
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
     assert all("use bullets" in template.text(p) for p in asked)
     extra, other = taught.imitations  # the first and the sixth
     assert other.tokens.reply == extra.tokens.reply
@@ -239,7 +241,7 @@ def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, pol
         "match": "token",
         "balance": False,
         "likely": 1.0,
-        "hinted_replies": False,
+        "hinted_replies": 0,
         "objective": "combine",
         "rank": 4,
         "alpha": 8,
@@ -301,7 +303,7 @@ def test_comments_do_not_change_what_ratings_alone_would_do_when_switched_off(tm
 
 def test_a_rating_that_the_filter_rejects_still_teaches_by_its_comment(tmp_path, model, lines):
     shifted = [line | {"logprobs": [x - 1 for x in line["logprobs"]]} for line in commented(lines)]
-    result, _ = go(tiny.run_folder(tmp_path / "run", model, shifted, overrides={"hinted_replies": False}))
+    result, _ = go(tiny.run_folder(tmp_path / "run", model, shifted, overrides={"hinted_replies": 0}))
     assert result["status"] == "passed"
     used = [o for o in result["samples"].values() if o["used"]]
     assert len(used) == 6 and {o["cause"] for o in used} == {"fresh-mismatch"} and {o["accepted"] for o in used} == {0}
@@ -345,7 +347,7 @@ def test_kto_combine_learns_from_another_models_replies_and_what_was_said_of_the
     ]  # fmt: skip
     liked = next(line for line in foreign if line["reward"] > 0 and line["split"] == "train")
     liked["correction"] = "say just this"
-    overrides = FAST | {"objective": "kto-combine", "hinted_replies": False}
+    overrides = FAST | {"objective": "kto-combine", "hinted_replies": 0}
     result, events = go(tiny.run_folder(tmp_path / "run", model, foreign, overrides=overrides))
     assert result["status"] == "passed", result["reason"]
     outcomes = result["samples"].values()
@@ -380,6 +382,19 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
     assert all(other.advantage.all() and other.teacher is None for other in others)
     plan = steps.plan_steps(learned.train, preset.model_copy(update={"batch": 4}), 7)
     assert sorted(i for step in plan for i in step) == [0, 0, *range(1, 10)]
+
+
+@pytest.mark.parametrize(("taught", "rated", "length"), [(2, 0, 8), (4, 0, 8), (80, 0, 10), (0, 16, 2), (1, 27, 5), (8, 8, 5)])
+def test_few_comments_are_read_until_they_are_learned_and_beside_ratings_less(lines, taught, rated, length):
+    """The steps of a run whose batches are of eight lessons."""
+    parsed = samples.parse(lines[0], "rt-1", Template(tiny.tokenizer()), max_seq_len=999)
+    plain = tiny.lesson(parsed, parsed.behaviour)
+    size = len(plain.old)
+    told = TokenDistribution(np.ones((size, 4), np.int32), np.full((size, 4), -2, np.float32))
+    teaching = [replace(plain, teacher=told)] * taught + [plain] * rated
+    plan = steps.plan_steps(teaching, presets.resolve("balanced", {}), 7)
+    assert len(plan) == length
+    assert {i for step in plan for i in step} == set(range(taught + rated))
 
 
 def test_rows_of_a_batch_with_and_without_a_teacher(lines):

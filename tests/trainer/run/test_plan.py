@@ -85,7 +85,7 @@ def test_a_teacher_that_brought_nothing_is_asked_for_less(tmp_path):
     taught, few = PLAN.with_preset(objective="combine"), RatingCount(2, 28)
     with Progress(tmp_path) as progress:
         less = planning.weaken_teacher(taught, few, few, progress)
-        assert (less.preset.rate_taught, less.preset.passes_taught) == (BALANCED.rate_taught / 2, BALANCED.passes)
+        assert (less.preset.rate_taught, less.preset.steps_taught) == (BALANCED.rate_taught / 2, 4)
         assert less.less_teacher_reason == "2 of 28 answers are liked after comments taught, 2 of 28 before"
         assert planning.weaken_teacher(taught, RatingCount(20, 28), few, progress) is taught
         assert planning.weaken_teacher(PLAN, few, few, progress) is PLAN
