@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.serving import Serving
+from tests.harness.polling import Polls
 
 QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?", "Name a color.",
              "What do bees make?", "Give me a rhyme for cat.", "Who wrote Hamlet?"]  # fmt: skip
@@ -88,10 +89,9 @@ async def _chat_rate_train_swap(serving: Serving) -> None:
                 said, _ = await serving.chat(question, answer["choices"][0]["message"]["content"], f"/rl {word}")
                 assert f"rated {word}" in said["choices"][0]["message"]["content"]
         await live(serving, 1)
-        for _ in range(200):  # longer than a pause of who asks
+        async for _ in Polls():  # longer than a pause of who asks
             if answered[-1] == "v1":
                 break
-            await asyncio.sleep(0.1)
         assert answered[0] == "base" and answered[-1] == "v1"
         assert (await serving.post("/rl/rollback"))["live"] == 0
         _, adapter = await serving.chat("Which one are you?")
