@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-ENOUGH_S = 60.0
+ENOUGH_S = 120.0
 PAUSE_S = 0.02
 
 

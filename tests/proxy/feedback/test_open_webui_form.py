@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given as cases
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from proxy.core.errors import BadRequest
@@ -107,6 +108,7 @@ MEMBERS = dict.fromkeys(("content", "call_id", "name", "arguments", "output"), J
 PART = st.fixed_dictionaries({"type": KINDS, **MEMBERS})
 
 
+@settings(max_examples=25)  # they are deep: ten times as dear to draw as to read
 @cases(
     st.lists(
         st.fixed_dictionaries(

@@ -303,7 +303,6 @@ async def real(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Proxy]:
     await proxy.stop()
 
 
-@pytest.mark.timeout(120)
 async def test_a_template_of_the_servers_own_is_seen_after_two_answers(real: Proxy, ollama: FakeOllama) -> None:
     for text in ("Why is the sky blue?", "And the sea?"):
         body = {"model": "fake", "messages": [{"role": "user", "content": text}], "stream": False}
