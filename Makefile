@@ -41,7 +41,7 @@ soak: setup
 	@$(PY) -m scripts.chaos.soak --minutes $(or $(MINUTES),30)
 	@$(PY) -m scripts.docs.tables
 
-# Not part of `make test`: real processes that are killed, paused and started again, over and over: ten minutes.
+# Not part of `make test`: real processes that are killed, paused and started again, over and over: minutes.
 test-heavy: setup
 	@$(PY) -m pytest -m heavy -n 2 --dist loadfile --durations=10
 
