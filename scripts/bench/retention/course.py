@@ -90,15 +90,14 @@ class Course:
 
     def _round(self, index: int) -> dict[str, Any]:
         start, plan = time.monotonic(), self._plan
-        taste = self._tastes[index // plan.rounds]
-        place = index + self._skipped * plan.rounds  # in the whole sequence
+        taste = self._taste(index)
         lines = rate(
             self._chat,
             taste,
-            self._questions(taste, place),
+            self.questions(index),
             self._line.adapter,
             version=self._line.version,
-            seed=plan.seed * 1000 + place,
+            seed=plan.seed * 1000 + self._place(index),
             held=round(plan.ratings * HELD_SHARE),
             comments=False,
         )
@@ -113,8 +112,15 @@ class Course:
             "marks": self._examiner.examine(self._line.adapter),
         }
 
-    def _questions(self, taste: Persona, place: int) -> list[str]:
-        texts = prompts()[f"rate {taste.prompts}".strip()]
+    def questions(self, index: int) -> list[str]:
+        """Those of this round, from where its taste stands in the whole sequence."""
+        texts = prompts()[f"rate {self._taste(index).prompts}".strip()]
         order = random.Random(self._plan.seed).sample(texts, len(texts))
-        first = place * self._plan.ratings
+        first = self._place(index) * self._plan.ratings
         return [order[i % len(order)] for i in range(first, first + self._plan.ratings)]
+
+    def _taste(self, index: int) -> Persona:
+        return self._tastes[index // self._plan.rounds]
+
+    def _place(self, index: int) -> int:
+        return index + self._skipped * self._plan.rounds
