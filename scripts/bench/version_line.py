@@ -20,7 +20,7 @@ Line = dict[str, Any]  # of a samples.jsonl
 
 @dataclass
 class LineState:
-    """What the next run is given beside its own ratings. Plain values, so that a line can go on after a kill."""
+    """Everything that the next run is given beside its own ratings. Plain values, so that a line can go on after a kill."""
 
     runs: int = 0
     baseline: float = 0.0
@@ -58,7 +58,7 @@ class VersionLine:
 
     @property
     def versions(self) -> list[tuple[int, Path | None]]:
-        """That were live, one after the other; the base first."""
+        """Every version that was live, in order; the base first."""
         return [(number, Path(adapter) if adapter else None) for number, adapter in self._state.versions]
 
     @property

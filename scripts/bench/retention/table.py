@@ -1,4 +1,4 @@
-"""What a sequence of tastes came to: each before its rounds, at its own peak, at the end, and beside itself alone."""
+"""Results of a sequence of tastes: each before its rounds, at its own peak, at the end, and beside itself alone."""
 
 from __future__ import annotations
 
