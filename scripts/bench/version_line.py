@@ -20,7 +20,7 @@ Line = dict[str, Any]  # of a samples.jsonl
 
 @dataclass
 class LineState:
-    """Everything that the next run is given beside its own ratings. Plain values, so that a line can go on after a kill."""
+    """All that the next run is given beside its own ratings. Plain values, so that a line can go on after a kill."""
 
     runs: int = 0
     baseline: float = 0.0

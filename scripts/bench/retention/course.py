@@ -109,8 +109,15 @@ class Course:
             "rating_seconds": rating_seconds,
             "run": result,
             "version": self._line.version,
-            "marks": self._examiner.examine(self._line.adapter),
+            "marks": self._marks(),
         }
+
+    def _marks(self) -> dict[str, Any]:
+        """A version has its marks once: a run that is rejected leaves them as they were."""
+        marks: dict[str, Any] | None = None
+        if self._rounds and self._rounds[-1]["version"] == self._line.version:
+            marks = self._rounds[-1]["marks"]
+        return marks or self._examiner.examine(self._line.adapter)
 
     def questions(self, index: int) -> list[str]:
         """Those of this round, from where its taste stands in the whole sequence."""
