@@ -11,8 +11,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from config import presets
-from scripts.harness.byte_tokenizer import TEMPLATE as TEMPLATE
-from scripts.harness.byte_tokenizer import byte_tokenizer as tokenizer
+from scripts.harness.tiny_model import TEMPLATE as TEMPLATE
+from scripts.harness.tiny_model import byte_tokenizer as tokenizer
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import Compute, read_spec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench import shards
+from scripts.chaos import shards
 
 pytestmark = [
     pytest.mark.scale,

@@ -1,6 +1,6 @@
 """A model of four times the memory that one process may have, trained by several that hold it together.
 
-`python -m scripts.bench.shards` writes benchmarks/shards.json. As root on Linux with control groups of version 1.
+`python -m scripts.chaos.shards` writes benchmarks/shards.json. As root on Linux with control groups of version 1.
 
 The model is a Llama of random weights, stored in bf16 and computed in fp32, as on each CPU. One process without a limit
 and several under torchrun do the same work. Samples are scored, two optimiser steps taken, samples scored again by
@@ -42,7 +42,7 @@ LIMIT_S: Final = 1800
 # The process goes into its group, takes its limit, and becomes the command.
 ENTER: Final = 'echo 0 > "$0-${RANK:-0}/cgroup.procs" && ulimit -d "$1" && shift && exec "$@"'
 PYTHON: Final = [sys.executable, "-P"]
-RANK: Final = [*PYTHON, "-m", "scripts.bench.shards"]
+RANK: Final = [*PYTHON, "-m", "scripts.chaos.shards"]
 RESULTS: Final = ("numbers.json", "adapter.safetensors")
 SAMPLES: Final = 1  # of so few tokens that what is kept of them for the way back does not count
 STEPS: Final = 2
@@ -54,7 +54,7 @@ def make_model(folder: Path, layers: int) -> int:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from scripts.harness.byte_tokenizer import END, SIZE, START, byte_tokenizer
+    from scripts.harness.tiny_model import END, SIZE, START, byte_tokenizer
 
     torch.manual_seed(0)
     config = LlamaConfig(
