@@ -1,5 +1,5 @@
 # Two commands do everything: `make demo` (watch a model learn) and `make test` (prove that it works).
-.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-platforms test-scale test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
+.PHONY: demo demo-agent test quick docs audit fuzz chaos soak test-gpu test-heavy test-mlx test-agents test-harnesses test-clients test-backends test-models test-ollama test-suites test-openclaw test-matrix test-platforms test-scale test-openwebui test-trl test-browser quick-starts setup lint bench bench-check bench-learn bench-relay bench-scaling bench-swap bench-train clean
 
 PY := .venv/bin/python
 
@@ -40,6 +40,10 @@ chaos: setup
 soak: setup
 	@$(PY) -m scripts.chaos.soak --minutes $(or $(MINUTES),30)
 	@$(PY) -m scripts.docs.tables
+
+# Not part of `make test`: real processes that are killed, paused and started again, over and over: minutes.
+test-heavy: setup
+	@$(PY) -m pytest -m heavy -n 2 --dist loadfile --durations=10
 
 # Not part of `make test`: it makes an environment of its own, with mlx in it.
 test-mlx:

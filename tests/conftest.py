@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -74,6 +75,18 @@ def weights() -> Path:
 def models_of_servers(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Model servers of tests keep their files among the tests' own: rlproxy opens what they name nowhere else."""
     os.environ["OLLAMA_MODELS"] = str(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_copied() -> Iterator[None]:
+    """A new database is made at once, where any test here makes one."""
+    if "store.store" not in sys.modules:
+        yield
+        return
+    from tests.harness.new_databases import copied
+
+    with copied():
+        yield
 
 
 @pytest.fixture(scope="session")

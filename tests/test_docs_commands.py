@@ -31,6 +31,7 @@ from scripts.harness.in_process import Proxy
 from store.file.db_key import find
 from tests.harness import docs_blocks
 from tests.harness.docs_blocks import ELSEWHERE, OUR_PORT, PAGES, PLAIN, ROOT, SHELL, Line, Wrong
+from tests.harness.polling import Polls
 from tests.harness.runs import until
 from tests.proxy.cli.imports.test_harbor import trial
 from tests.proxy.cli.imports.test_verifiers import recorded
@@ -151,11 +152,10 @@ class House:
                 self._curlrc.write_text(f'fail-with-body\nheader = "x-api-key: {self.proxy.local}"\n')
 
     async def _until_a_run_is_under_way(self) -> None:
-        for _ in range(500):
+        async for _ in Polls():
             async with self.proxy.http.get("/rl/status", headers={"x-api-key": self.proxy.local}) as response:
                 if (await response.json())["training"]["run"] is not None:
                     return
-            await asyncio.sleep(0.01)
         raise Wrong("no run began")
 
     async def _expanded(self, words: list[str]) -> list[str]:

@@ -35,6 +35,7 @@ def in_the_clear(home: Path) -> list[str]:
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_while_it_serves_trains_and_is_killed(tiny_weights: Path, tmp_path: Path) -> None:
     overrides = '{"passes": 30, "learning_rate": 1e-6}'  # long enough to be met in the middle

@@ -1,7 +1,6 @@
-"""`rlproxy eval` of three versions on the small real model: killed half-way, and gone on with.
+"""`rlproxy eval` of three versions of a tiny model: killed half-way, and gone on with.
 
-Real: the model, the built-in server, the proxy, the command in a process of its own. The two adapters have random
-weights, so that they answer otherwise than the base.
+Real: the built-in server, the proxy, the command in a process of its own. Model and adapters are small and random.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from scripts.harness.in_process import proxy_before
 from scripts.harness.lora import random_adapter
 from scripts.harness.versions import with_real_versions
 
-PROMPTS = 24  # 80 where it is looked at by hand: minutes on a busy machine
+PROMPTS = 12
 CHECKS = """
 max_tokens = 4
 
@@ -33,14 +32,18 @@ min_characters = 1
 
 
 @pytest.mark.model
-@pytest.mark.timeout(1200)
-async def test_three_versions_and_a_kill(weights: Path, tmp_path: Path) -> None:
-    adapters = [random_adapter(weights, tmp_path / f"a{seed}", seed=seed, size=0.05) for seed in (1, 2)]
+@pytest.mark.timeout(600)
+async def test_three_versions_and_a_kill(tiny_weights: Path, tmp_path: Path) -> None:
+    adapters = [random_adapter(tiny_weights, tmp_path / f"a{seed}", seed=seed, size=0.3) for seed in (1, 2)]
     file = tmp_path / "checks.toml"
     prompts = (f'[[prompt]]\nname = "p{n}"\ntext = "Name {n + 2} colours."\n' for n in range(PROMPTS))
     file.write_text(CHECKS + "".join(prompts))
     proxy = proxy_before(
-        tmp_path / "home", backend__kind="builtin", backend__url="", backend__model="fake", train__weights=str(weights)
+        tmp_path / "home",
+        backend__kind="builtin",
+        backend__url="",
+        backend__model="fake",
+        train__weights=str(tiny_weights),
     )
     await proxy.start()
     try:
@@ -51,9 +54,9 @@ async def test_three_versions_and_a_kill(weights: Path, tmp_path: Path) -> None:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         answers = proxy.home / "checks" / "answers" / "given"
         killed = await asyncio.create_subprocess_exec(*command, env=env)
-        while not answers.exists() or len(list(answers.glob("*.json"))) < 3 * PROMPTS // 2:
+        while not answers.exists() or len(list(answers.glob("*.json"))) < PROMPTS // 2:
             assert killed.returncode is None
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.005)  # the proxy is in this loop: few answers come meanwhile
         killed.send_signal(signal.SIGKILL)
         await killed.wait()
         known = len(list(answers.glob("*.json")))

@@ -43,6 +43,7 @@ async def until_running(serving: Serving) -> dict[str, Any]:
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(900)
 async def test_a_version_of_a_real_run_wins_its_place(tiny_weights: Path, tmp_path: Path) -> None:
     dice = random.Random(20261127)

@@ -24,6 +24,7 @@ from scripts.fakes.socketless import Answering, Socketless
 from scripts.fuzz.mutating import mutated, on_the_wire, pieces
 from scripts.golden.corpus import Answer, Case, recordings, written
 from store.records import Completion
+from tests.harness.polling import Polls
 from tests.harness.replaying import Replaying
 
 TIMES = int(os.environ.get("RLPROXY_FUZZ", "1"))
@@ -88,11 +89,10 @@ def wired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaying]:
 
 async def ended(proxy: Socketless, id: str) -> Completion | None:
     """The row, when what is stored in the background has been."""
-    for _ in range(500):
+    async for _ in Polls():
         row = await proxy.store.completions.get(id)
         if row is None or row.status != "pending":
             return row
-        await asyncio.sleep(0.01)
     return row
 
 

@@ -3,7 +3,6 @@ ever, and the queue of what is to be judged is whole."""
 
 from __future__ import annotations
 
-import asyncio
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -15,17 +14,17 @@ import pytest
 from scripts.harness.rule_judge import FakeJudge
 from scripts.harness.serving import Serving
 from store.store import Store
+from tests.harness.polling import Polls
 from tests.proxy.signals.conftest import pushback
 
 
 async def until(serving: Serving, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The judge's report once this holds of it."""
-    for _ in range(600):
+    async for _ in Polls():
         async with serving.http.get("/rl/judge") as response:
             report: dict[str, Any] = await response.json()
         if holds(report):
             return report
-        await asyncio.sleep(0.1)
     raise AssertionError({name: report[name] for name in ("waiting", "waits_for", "signals")})
 
 

@@ -14,6 +14,7 @@ import pytest
 from scripts.harness.serving import Serving
 from store.store import Store
 from tests.harness.kills import LENIENT, until_quiet
+from tests.harness.polling import Polls
 
 ENDED = {"done", "rejected", "empty", "failed"}
 
@@ -42,13 +43,12 @@ async def killed(serving: Serving, person: Person, dice: random.Random, *, train
     asking = asyncio.create_task(person.live(serving))
     await asyncio.sleep(dice.uniform(0.2, 2.0))
     if trainer:
-        for _ in range(200):
+        async for _ in Polls():
             if (process := serving.trainer()) is not None:
                 await asyncio.sleep(dice.uniform(0.0, 4.0))
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
                 break
-            await asyncio.sleep(0.05)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         return
@@ -59,12 +59,13 @@ async def killed(serving: Serving, person: Person, dice: random.Random, *, train
 
 @pytest.mark.model
 @pytest.mark.timeout(900)
-async def test_six_kills(tiny_weights: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.heavy)])
+async def test_kills_in_turn(tiny_weights: Path, tmp_path: Path, kills: int) -> None:
     dice = random.Random(20261121)
     home, person = tmp_path / "home", Person()
     serving = Serving(home, tiny_weights, "--start-at", "12", **LENIENT)
     await serving.start()
-    for n in range(6):
+    for n in range(kills):
         trainer = n % 2 == 1
         await killed(serving, person, dice, trainer=trainer)
         if not trainer:
@@ -92,10 +93,11 @@ async def test_six_kills(tiny_weights: Path, tmp_path: Path) -> None:
         )
     finally:
         await store.close()
-    assert len(person.ratings) >= 12, "too little life to test anything"
+    assert len(person.ratings) >= 2 * kills, "too little life to test anything"
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 async def test_a_stop_in_the_middle_of_everything(tiny_weights: Path, tmp_path: Path) -> None:
     """SIGTERM while an answer streams and a run trains: the answer ends whole, the run goes on after the restart."""

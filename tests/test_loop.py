@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.serving import Serving
+from tests.harness.polling import Polls
 
-QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?", "Name a color.",
-             "What do bees make?", "Give me a rhyme for cat.", "Who wrote Hamlet?"]  # fmt: skip
+QUESTIONS = ["What is the capital of France?", "Name a fruit.", "Say hello.", "What is 2 + 2?"]
 PAUSE_S = 5.0  # between two answers while a run trains; less where its phase changes
 
 
@@ -60,7 +60,7 @@ async def live(serving: Serving, version: int) -> None:
 @pytest.mark.timeout(1200)
 async def test_chat_rate_train_swap_rollback_restart(weights: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    serving = Serving(home, weights, "--start-at", "8", RLPROXY_TRAIN__OVERRIDES='{"passes": 1, "batch": 4}')
+    serving = Serving(home, weights, "--start-at", "4", RLPROXY_TRAIN__OVERRIDES='{"passes": 1, "batch": 4}')
     await serving.start()
     try:
         await _chat_rate_train_swap(serving)
@@ -82,16 +82,15 @@ async def _chat_rate_train_swap(serving: Serving) -> None:
             answer, adapter = await serving.chat(question)
             assert adapter == "base"
             word = "good" if n % 2 else "bad"
-            if n < 4:
+            if n < 2:
                 await serving.rate(answer["id"], word)
             else:
                 said, _ = await serving.chat(question, answer["choices"][0]["message"]["content"], f"/rl {word}")
                 assert f"rated {word}" in said["choices"][0]["message"]["content"]
         await live(serving, 1)
-        for _ in range(200):  # longer than a pause of who asks
+        async for _ in Polls():  # longer than a pause of who asks
             if answered[-1] == "v1":
                 break
-            await asyncio.sleep(0.1)
         assert answered[0] == "base" and answered[-1] == "v1"
         assert (await serving.post("/rl/rollback"))["live"] == 0
         _, adapter = await serving.chat("Which one are you?")

@@ -42,6 +42,7 @@ async def held(serving: Serving) -> asyncio.Task[tuple[dict[str, object], str]]:
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_the_model_rests_while_a_run_trains(tiny_weights: Path, tmp_path: Path) -> None:
     serving = Serving(tmp_path / "home", tiny_weights, "--start-at", "8", **LENIENT, **SHARED)

@@ -22,6 +22,7 @@ def steps(home: Path) -> list[int]:
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_pause_restart_resume(tiny_weights: Path, tmp_path: Path) -> None:
     serving = Serving(tmp_path / "home", tiny_weights, "--start-at", "8", RLPROXY_TRAIN__OVERRIDES=LONG, **LENIENT)

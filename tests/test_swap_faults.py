@@ -16,7 +16,7 @@ import pytest
 from scripts.harness.serving import Serving
 from tests.harness.swaps import ENOUGH_S, answers, kill_and_start, make_adapters, promote, published, says, still
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.model, pytest.mark.heavy, pytest.mark.timeout(900)]
 
 REFUSED, CORRUPT = 3, 4
 

@@ -1,12 +1,14 @@
 """A line of versions as the proxy would keep it: runs one after the other, each from the last that passed the gate.
 
 Owns what a run is given beside the newest ratings. A run that is rejected gives its ratings back, and the next one has
-them too. Not here: who rates (persona), what is measured (learn, exam).
+them too. Not here: who rates (persona), what is measured (learn, exam, retention).
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,33 @@ from scripts.bench.persona import replayed, train
 Line = dict[str, Any]  # of a samples.jsonl
 
 
+@dataclass
+class LineState:
+    """All that the next run is given beside its own ratings. Plain values, so that a line can go on after a kill."""
+
+    runs: int = 0
+    baseline: float = 0.0
+    versions: list[tuple[int, str | None]] = field(default_factory=lambda: [(0, None)])  # that were live, in order
+    waiting: list[Line] = field(default_factory=list)  # ratings that a run gave back
+    held: list[Line] = field(default_factory=list)
+    trained: list[Line] = field(default_factory=list)  # what runs have trained on, newest first
+
+
 class VersionLine:
-    def __init__(self, weights: Path, preset: str, overrides: dict[str, Any], *, seed: int, threads: int) -> None:
+    def __init__(
+        self,
+        weights: Path,
+        preset: str,
+        overrides: dict[str, Any],
+        *,
+        seed: int,
+        threads: int,
+        home: Path | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        """home: where runs and versions are kept, by default a new temporary folder. state: of `state`, to go on."""
         self.preset = presets.resolve(preset, overrides)
-        self.versions: list[tuple[int, Path | None]] = [(0, None)]  # that were live, one after the other
-        self._home = Path(tempfile.mkdtemp(prefix="versions-"))
+        self._home = home or Path(tempfile.mkdtemp(prefix="versions-"))
         self._settings = {
             "format": 1,
             "model": weights.name,
@@ -30,12 +54,12 @@ class VersionLine:
             "overrides": overrides,
         }
         self._seed = seed
-        self._runs = 0
-        self._baseline = 0.0
-        self._waiting: list[Line] = []  # ratings that a run gave back
-        self._held_lines: list[Line] = []
-        self._trained_lines: list[Line] = []  # what runs have trained on, newest first
-        self._adapters: dict[str, str] = {}
+        self._state = LineState(**state or {})
+
+    @property
+    def versions(self) -> list[tuple[int, Path | None]]:
+        """Every version that was live, in order; the base first."""
+        return [(number, Path(adapter) if adapter else None) for number, adapter in self._state.versions]
 
     @property
     def version(self) -> int:
@@ -45,33 +69,39 @@ class VersionLine:
     def adapter(self) -> Path | None:
         return self.versions[-1][1]
 
+    @property
+    def state(self) -> dict[str, Any]:
+        return asdict(self._state)
+
     def learn(self, lines: list[Line]) -> dict[str, Any]:
         """One run from the live version: its result, as `persona.train` returns it. What passes goes live."""
-        self._runs += 1
-        number = self._runs
+        state = self._state
+        state.runs += 1
+        number = state.runs
         for i, line in enumerate(lines):  # two rounds on one version, where a run in between was rejected
             line["rating"], line["completion"] = f"rt-{number}-{i}", f"rl-{number}-{i}"
-        lines = lines + self._waiting
-        out = self._home / f"adapters/v{number:04}"
+        lines = lines + state.waiting
+        folder, out = self._home / f"runs/r{number:05}", self._home / f"adapters/v{number:04}"
+        for leftover in (folder, out):  # of a run that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
         spec = self._settings | {
             "run": number,
             "version": number,
             "parent": self.version,
             "out": str(out),
-            "adapters": self._adapters,
-            "baseline": self._baseline,
+            "adapters": {str(version): adapter for version, adapter in state.versions if adapter},
+            "baseline": state.baseline,
             "seed": self._seed * 10 + number,
         }
         new = [line for line in lines if line["split"] == "train"]
-        replay_lines = replayed(self._trained_lines, self.version, self.preset, len(new))
-        result = train(self._home / f"runs/r{number:05}", spec, lines + self._held_lines + replay_lines)
+        replay_lines = replayed(state.trained, self.version, self.preset, len(new))
+        result = train(folder, spec, lines + state.held + replay_lines)
         if result["status"] == "passed":
-            self.versions.append((number, out))
-            self._adapters[str(number)] = str(out)
-            self._baseline = result["baseline_after"]
-            self._held_lines = [line for line in lines if line["split"] == "held"] + self._held_lines
-            self._trained_lines = new + self._trained_lines
-            self._waiting = []
+            state.versions.append((number, str(out)))
+            state.baseline = result["baseline_after"]
+            state.held = [line for line in lines if line["split"] == "held"] + state.held
+            state.trained = new + state.trained
+            state.waiting = []
         else:
-            self._waiting = lines
+            state.waiting = lines
         return result

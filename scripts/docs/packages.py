@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ def page() -> Path:
     return found
 
 
+@cache
 def packages() -> dict[str, Package]:
     """Every package of every room, by its dotted name."""
     files = {file: file.relative_to(ROOT) for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))}

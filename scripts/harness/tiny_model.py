@@ -1,11 +1,24 @@
-"""A Llama of two small layers with random weights and the real tokenizer: everything is real but the intelligence."""
+"""A Llama of two small layers with random weights and the real tokenizer: everything is real but the intelligence.
+
+Owns a tokenizer of bytes, too.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SIZE = 259
+START, END = 1, 2  # of a message
 
 
 def make_tiny_model(weights: Path, folder: Path) -> Path:
@@ -25,3 +38,23 @@ def make_tiny_model(weights: Path, folder: Path) -> Path:
         if (weights / name).exists():
             shutil.copy(weights / name, folder / name)
     return folder
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Make a tokenizer of bytes with ChatML's template: for models whose vocabulary is to take no room."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet]
+    raw = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        unk_token="<|endoftext|>",
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        pad_token="<|im_end|>",
+        chat_template=TEMPLATE,
+    )

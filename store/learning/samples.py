@@ -43,15 +43,18 @@ from store.learning.runs import RunRequirements, another_is_open, begin
 from store.line_records import COMMON
 from store.records import Fresh, Rebuild, Run, RunSample
 
+# Two questions instead of one with IN: PostgreSQL would compare each rating with each sample of all runs.
+_TRAINED = """EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
+WHERE s.rating_id = {} AND u.status IN ('claimed', 'running', 'done') AND u.retrains = 0)"""
 # Of every line.
-UNUSED = """FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
+UNUSED = f"""FROM ratings r CROSS JOIN completions c ON c.id = r.completion_id
 WHERE r.live = 1 AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL AND (c.version IS NULL) = :foreign
 AND c.untrainable IS NULL AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)
 AND NOT (r.value > 0 AND EXISTS (SELECT 1 FROM flags f WHERE f.completion_id = c.id))
-AND NOT EXISTS (SELECT 1 FROM run_samples s JOIN runs u ON u.id = s.run_id
-                WHERE s.rating_id IN (r.id, r.repeats) AND u.status IN ('claimed', 'running', 'done')
-                AND u.retrains = 0)"""
+AND NOT {_TRAINED.format("r.id")} AND NOT {_TRAINED.format("r.repeats")}"""  # noqa: S608  constants of this module
 FRESH = f"{UNUSED} AND c.line = :line"
+_OF_RUNS = "SELECT rating_id FROM run_samples WHERE run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs))"
+GIVEN_BACK = f"(r.id IN ({_OF_RUNS}) OR r.repeats IN ({_OF_RUNS}))"
 NEAR = "(:foreign OR c.version BETWEEN :oldest AND :newest)"  # `line_reach`
 _BEFORE_RUN = """(:run IS NULL OR r.seq <= (
 SELECT max(x.seq) FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id WHERE t.run_id = :run))"""
@@ -325,8 +328,7 @@ class SampleStore(StorePart):
         near = await line_reach.load(self._reader, line, live, max_version_gap)
         row = await self._reader.row(
             f"""SELECT total(near) AS near, total(NOT near) AS stale FROM (SELECT {NEAR} AS near {FRESH}
-            AND EXISTS (SELECT 1 FROM run_samples g WHERE g.rating_id IN (r.id, r.repeats)
-                        AND g.run_id IN (SELECT CAST(value AS INTEGER) FROM json_each(:runs)))) w""",  # noqa: S608  constants of this module
+            AND {GIVEN_BACK}) w""",  # noqa: S608  constants of this module
             {
                 "foreign": foreign,
                 "line": line,

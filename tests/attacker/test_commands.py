@@ -201,14 +201,14 @@ def inside(form: Form, blocks: list[str], said: str) -> list[dict[str, Any]]:
     return messages
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(forms, DOCUMENTS, st.lists(DOCUMENTS, max_size=2), st.sampled_from([" ", "\n", "\n\n", ": "]))
 def test_no_document_below_a_word_becomes_a_command(form: Form, page: str, files: list[str], between: str) -> None:
     for said in (f"{WORD}{between}{page}", f"{WORD}{between}{page}{between}{WORD}"):
         assert answered(form, inside(form, files, said)) is None
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(forms, DOCUMENTS, st.lists(DOCUMENTS, max_size=2), st.sampled_from([" ", "\n", "\n\n"]))
 def test_a_document_above_a_word_hides_no_word_and_runs_no_act(
     form: Form, page: str, files: list[str], between: str
@@ -221,7 +221,7 @@ def test_a_document_above_a_word_hides_no_word_and_runs_no_act(
         assert parse(line).several_lines
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(forms, st.lists(st.one_of(DOCUMENTS, st.just(WORD)), min_size=1, max_size=4))
 def test_no_document_beside_a_word_in_parts_becomes_a_command(form: Form, parts: list[str]) -> None:
     """Clients that send files as text parts of their own, and files in the blocks of agents that have some."""
@@ -232,7 +232,7 @@ def test_no_document_beside_a_word_in_parts_becomes_a_command(form: Form, parts:
     assert answered(form, asked) is None
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(forms, st.lists(DOCUMENTS, min_size=1, max_size=2), st.sampled_from(["/rl good", "/rl bad: no\nreally", "/rl"]))
 def test_a_line_of_the_person_is_that_line_or_text(form: Form, files: list[str], line: str) -> None:
     """Whatever a file in a block says, it changes nothing in what was typed beside it."""
@@ -240,7 +240,7 @@ def test_a_line_of_the_person_is_that_line_or_text(form: Form, files: list[str],
     assert answered(form, inside(form, [], line)) == line
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(forms, st.lists(DOCUMENTS, min_size=1, max_size=3))
 def test_no_document_in_the_history_removes_a_message(form: Form, pages: list[str]) -> None:
     talk = [text for page in pages for text in (f"{WORD}\n{page}", "an answer")]
@@ -248,7 +248,7 @@ def test_no_document_in_the_history_removes_a_message(form: Form, pages: list[st
     assert without_commands(messages, agent_of(form.headers, messages)) == list(range(len(messages)))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(DOCUMENTS, st.sampled_from(["/rl reset", "/rl good", '"/rl good"']))
 def test_no_result_of_smolagents_tools_becomes_a_command(page: str, line: str) -> None:
     """It puts what a tool returned and what was typed next into one text, by lines that any result can have, too."""
@@ -261,7 +261,7 @@ def test_no_result_of_smolagents_tools_becomes_a_command(page: str, line: str) -
         assert answered(form, messages) is None
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(DOCUMENTS, st.sampled_from(["\n\n", "\n", " "]))
 def test_below_aiders_own_rules_no_document_becomes_a_command(page: str, between: str) -> None:
     """aider repeats the end of its system prompt below what was typed, to the letter, and only that is taken out."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import aiohttp
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 
 async def call(proxy: Proxy, method: str, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
@@ -43,11 +43,10 @@ async def rate(proxy: Proxy, line: str, count: int, rating: str = "good") -> lis
 
 
 async def until_live(proxy: Proxy, line: str, version: int) -> dict[str, Any]:
-    for _ in range(300):
+    async for _ in Polls():
         status = await proxy.get(f"/rl/status?line={line}")
         if status["live"] == version and status["training"]["run"] is None:
             return dict(status)
-        await asyncio.sleep(0.02)
     pytest.fail(f"not reached: {status}")
 
 

@@ -19,6 +19,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.recorded import RecordedBackend
 from store.records import Completion
 from store.store import Store
+from tests.harness.polling import Polls
 
 T = TypeVar("T")
 
@@ -96,9 +97,8 @@ class Replaying:
 
     async def captured(self, id: str) -> Completion:
         """When it has ended: a plain body can be read whole a moment before the row of its twin is there."""
-        for _ in range(200):
+        async for _ in Polls():
             found = await self.store.completions.get(id)
             if found is not None and found.status != "pending":
                 return found
-            await asyncio.sleep(0.01)
         raise AssertionError(f"{id} was never stored")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 
 async def rated(proxy: Proxy, count: int, rating: str = "good") -> None:
@@ -19,12 +19,11 @@ async def rated(proxy: Proxy, count: int, rating: str = "good") -> None:
 
 async def until(proxy: Proxy, live: int | None = None, ended: str | None = None, runs: int = 1) -> dict[str, Any]:
     """Wait for a version to be live, or for the newest run to end so."""
-    for _ in range(200):
+    async for _ in Polls():
         status = await proxy.get("/rl/status")
         last = status["last_run"]
         if live is not None and status["live"] == live and status["training"]["run"] is None:
             return dict(status)
         if ended and last and last["id"] >= runs and last["status"] == ended and status["training"]["run"] is None:
             return dict(status)
-        await asyncio.sleep(0.02)
     pytest.fail(f"not reached: {status}")

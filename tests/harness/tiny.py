@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from config import presets
+from scripts.harness.tiny_model import TEMPLATE as TEMPLATE
+from scripts.harness.tiny_model import byte_tokenizer as tokenizer
 from trainer.io.cache import Cache
 from trainer.io.progress import Stop
 from trainer.io.run_folder import Compute, read_spec
@@ -23,29 +24,8 @@ from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
 
-TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *alphabet]
-    raw = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    raw.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw,
-        unk_token="<|endoftext|>",
-        bos_token="<|im_start|>",
-        eos_token="<|im_end|>",
-        pad_token="<|im_end|>",
-        chat_template=TEMPLATE,
-    )
-
-
-def make_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
+def make_model(folder: Path, seed: int = 0, *, stored: torch.dtype = torch.float32, **changes: Any) -> Path:
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {
         "vocab_size": 259, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -54,7 +34,7 @@ def make_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
         "initializer_range": 0.2,  # at the usual 0.02 every token is as likely as the next
     }  # fmt: skip
     config = LlamaConfig(**(sizes | changes))
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(config).to(stored).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 

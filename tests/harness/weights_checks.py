@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 
 async def said(proxy: Proxy, state: str) -> dict[str, Any]:
-    for _ in range(200):
+    async for _ in Polls():
         status = dict(await proxy.get("/rl/status"))
         if status["match"]["state"] == state:
             return status
-        await asyncio.sleep(0.02)
     pytest.fail(f"not {state}: {status['match']}")
 
 

@@ -34,6 +34,12 @@ async def routed(tmp_path: Path, router: FakeLlama) -> AsyncIterator[Proxy]:
     await proxy.stop()
 
 
+@pytest.fixture(autouse=True)
+def unrehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at answers in a test that takes longer than five seconds, and asks its server for their prompts."""
+    monkeypatch.setattr(rehearsal, "TICK_S", 3600.0)
+
+
 @pytest.fixture
 def quick_sharing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, seconds in (

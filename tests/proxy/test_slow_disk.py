@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import aiohttp
 import pytest
 
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 
 @contextmanager
@@ -74,24 +73,33 @@ async def test_clients_that_leave_and_ask_again_do_not_fill_the_memory(
     monkeypatch.setattr("store.file.writer.ROOM", room)
     monkeypatch.setattr("proxy.web.status.ROOM", room)
 
-    async def impatient(n: int) -> None:
-        with contextlib.suppress(TimeoutError):
-            body = {"model": "fake", "messages": [{"role": "user", "content": f"x {n}"}]}
-            timeout = aiohttp.ClientTimeout(total=0.1)
-            await (await proxy.http.post("/v1/chat/completions", json=body, timeout=timeout)).read()
+    arrived = let_in = 0
+    has_room = proxy.store.room
+
+    async def counted() -> None:
+        nonlocal arrived, let_in
+        arrived += 1
+        await has_room()
+        let_in += 1
+
+    monkeypatch.setattr(proxy.store, "room", counted)
 
     with stuck(proxy):
         most = 0
         for n in range(rounds):
-            await asyncio.gather(*(impatient(n * at_once + i) for i in range(at_once)))
+            clients = [asyncio.create_task(proxy.say(f"x {n * at_once + i}")) for i in range(at_once)]
+            while arrived < (n + 1) * at_once or proxy.store.waiting < let_in:
+                await asyncio.sleep(0.01)
+            for client in clients:  # each of them waits for the disk, in one place or another
+                client.cancel()
+            await asyncio.wait(clients)
             most = max(most, proxy.store.waiting)
         assert room <= most <= room + 2 * at_once, "two for each that was let in at the same moment"
         assert len(proxy.backend.requests) <= room + at_once, "who waited was not asked of the backend"
         assert "disk is slow" in (await proxy.get("/rl/status"))["problem"]
     assert await proxy.say("still there") == "You said: still there "
     assert (await proxy.get("/rl/status"))["problem"] is None
-    for _ in range(200):
+    async for _ in Polls():
         if not (counts := await proxy.store.stats.counts())["pending"]:
             break
-        await asyncio.sleep(0.02)
     assert counts["pending"] == 0 and counts["done"] + counts["partial"] == len(proxy.backend.requests)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from peft import PeftModel
 
 from scripts.harness.lora import peft_on_transformers
+from tests.harness.polling import Polls
 from trainer.formats.weights import Weights
 from trainer.serve.__main__ import load_model
 from trainer.serve.batched_lora import BatchedAdapter
@@ -47,10 +47,9 @@ class Served:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(3000):
+    async for _ in Polls():
         if condition():
             return
-        await asyncio.sleep(0.01)
     pytest.fail("waited 30 s for what did not come")
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from tests.harness import tiny
 from tests.trainer.runs import of, tensors
@@ -38,11 +39,12 @@ TORCHRUN = [
 ]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+@pytest.fixture(scope="module", params=[True, False], ids=["tied, in bf16", "untied"])
 def sound(request, tmp_path_factory):
     """A model, and what people said of its answers."""
     folder = tmp_path_factory.mktemp("ranks")
-    model = tiny.make_model(folder / "model", tie_word_embeddings=request.param, num_hidden_layers=3)
+    stored = torch.bfloat16 if request.param else torch.float32
+    model = tiny.make_model(folder / "model", stored=stored, tie_word_embeddings=request.param, num_hidden_layers=3)
     return model, tiny.sample_lines(model)
 
 

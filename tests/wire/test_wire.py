@@ -17,6 +17,7 @@ from scripts.fakes.scripted import ScriptedServer
 from scripts.golden.wire import DIRECT, WireCase, WireRequest, cases
 from scripts.harness.in_process import Proxy
 from store.records import Completion
+from tests.harness.polling import Polls
 
 SERVER_ID = "up-1"  # the id that scripted servers give to their answers
 
@@ -109,11 +110,10 @@ async def _check_stored(proxy: Proxy, request: WireRequest, id: str) -> None:
 
 
 async def _captured(proxy: Proxy, id: str) -> Completion:
-    for _ in range(500):
+    async for _ in Polls():
         completion = await proxy.store.completions.get(id)
         if completion is not None and completion.status != "pending":
             return completion
-        await asyncio.sleep(0.01)
     raise AssertionError(f"{id} was never stored")
 
 

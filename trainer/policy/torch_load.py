@@ -9,12 +9,16 @@ Not here: the adapter (torch_policy), how memory is planned (footprint).
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from transformers import BitsAndBytesConfig
 
 from trainer.formats import model_class, model_code
@@ -22,6 +26,7 @@ from trainer.io.run_folder import Compute, RunError
 from trainer.policy import torch_speed
 from trainer.policy.footprint import WIDE
 
+STORED = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 MULTIPLIES_IN_BF16 = ("amx_bf16", "avx512_bf16")  # of torch.cpu.get_capabilities()
 
 
@@ -44,12 +49,14 @@ def choose_compute(setting: Compute, device: str) -> tuple[torch.dtype, str]:
     return torch.float32, "this GPU has no bfloat16"
 
 
-def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> Any:
-    """A causal model without dropout. Raises RunError where 4 bits were asked for and cannot be had."""
+def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool, stored: torch.dtype | None = None) -> Any:
+    """A causal model without dropout, with its parameters in the format `stored` where that is given. Raises RunError
+    where 4 bits were asked for and cannot be had."""
     if in_4bit:
         causal = _in_4bit(weights, device, compute)
     else:
-        causal = model_class.of(weights).from_pretrained(weights, dtype=compute, **model_code.options(weights))
+        with _parameters_in(stored or compute):
+            causal = model_class.of(weights).from_pretrained(weights, dtype=compute, **model_code.options(weights))
         causal = causal.to(device)
     drop_nothing(causal)
     if getattr(causal.config, "attention_dropout", 0):
@@ -57,6 +64,32 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool) -> 
     if compute != torch.float32:
         _head_in_fp32(causal)
     return causal
+
+
+def stored_format(weights: Path) -> torch.dtype | None:
+    """The format of all tensors in a model's files, in which loading only maps them; None where there are several."""
+    formats = set()
+    for file in weights.glob("*.safetensors"):
+        with safe_open(file, "pt") as tensors:
+            formats |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118  not a dict
+    return STORED.get(formats.pop()) if len(formats) == 1 else None
+
+
+@contextlib.contextmanager
+def _parameters_in(format: torch.dtype) -> Iterator[None]:
+    """Have parameters that are being loaded keep this format, whatever the model computes in. Buffers are not changed:
+    some are computed as the model is made."""
+
+    def keep(module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None) -> torch.nn.Parameter | None:
+        if parameter is None or not parameter.is_meta or parameter.dtype == format:
+            return None
+        return torch.nn.Parameter(parameter.to(format))
+
+    hook = register_module_parameter_registration_hook(cast(Any, keep))  # torch's type leaves out what it returns
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def products_in_bf16(setting: Compute, device: str) -> str | None:

@@ -52,7 +52,7 @@ from trainer.policy.torch_head import (
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
 from trainer.policy.torch_pictures import PictureRows
-from trainer.policy.torch_shards import least, no_gradient, processes, share
+from trainer.policy.torch_shards import least, load_lazily, no_gradient, processes, share
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -92,8 +92,11 @@ class TorchPolicy:
         if offload:
             self._offloads, reason = torch_offload.applies(self.device, in_4bit=in_4bit)
             self.choices.append(("offload", self._offloads, reason))
-        begins_on = "cpu" if self._offloads or self._is_shared else self.device
-        causal = torch_load.load(weights, begins_on, dtype, in_4bit=in_4bit)
+        if self._is_shared:
+            causal, waiting = load_lazily(weights, dtype)
+        else:
+            begins_on = "cpu" if self._offloads else self.device
+            causal, waiting = torch_load.load(weights, begins_on, dtype, in_4bit=in_4bit), {}
         # Of what the model's makers recommend only the end: a repetition penalty would hide from the gate what loops.
         self._ends = eos.of_replies(causal.generation_config.eos_token_id, self.tokenizer)
         causal.generation_config = GenerationConfig(eos_token_id=self._ends)
@@ -104,7 +107,7 @@ class TorchPolicy:
         self.model.eval()
         if self._offloads:
             torch_offload.stay(self.model, self.device)
-        self.choices += share(self.model, causal, self.device)
+        self.choices += share(self.model, causal, waiting, self.device)
         self._senses = senses.FrozenSenses(self.model)
         if len(self._senses):
             reason = "what reads pictures or sound; compared before and after"

@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, cast
 
 import torch
@@ -26,14 +27,16 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer.io.run_folder import RunError
 from trainer.mis_po import Terms
+from trainer.policy import torch_load
 from trainer.policy.packing import Packed
 from trainer.policy.policy import Loss, OutOfMemory, Policy
-from trainer.policy.torch_load import body
+from trainer.policy.torch_memory import give_back_at_once
 
 PASSES: Final = ("log_probs", "states", "middle", "surprise", "teach", "generate")  # and `backward`
 END_S: Final = 30.0  # in which rank 0 must end a run that another rank cannot go on with
 END: Final = "end"
 OPEN: Final = "open"
+Waiting = dict[nn.Parameter, Tensor]
 
 
 def processes() -> int:
@@ -55,11 +58,24 @@ def no_gradient() -> AbstractContextManager[Any]:
     return torch.inference_mode() if processes() == 1 else torch.no_grad()
 
 
-def share(model: nn.Module, causal: Any, device: str) -> list[tuple[str, Any, str]]:
+def load_lazily(weights: Path, compute: torch.dtype) -> tuple[Any, Waiting]:
+    """A causal model, and its weights that are still in their files: each takes memory when `share` comes to its layer.
+    So no process ever holds the whole model in a wider format than it is stored in. A narrower one is made at once."""
+    stored = torch_load.stored_format(weights) if compute == torch.float32 else None
+    causal = torch_load.load(weights, "cpu", compute, in_4bit=False, stored=stored)
+    waiting = {parameter: parameter.data for parameter in causal.parameters() if parameter.dtype != compute and stored}
+    for parameter in waiting:  # of the shape and format that an adapter goes by, and of no memory
+        parameter.data = torch.zeros((), dtype=compute).expand(parameter.shape)
+    return causal, waiting
+
+
+def share(model: nn.Module, causal: Any, waiting: Waiting, device: str) -> list[tuple[str, Any, str]]:
     """Share the frozen parameters out, where there are several processes; what was chosen. Raises RunError where the
     model names no layers."""
     if processes() == 1:
         return []
+    if device == "cpu":
+        give_back_at_once()  # of each layer that was gathered glibc kept most: in one pass more than the whole model
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise RunError(
@@ -71,8 +87,10 @@ def share(model: nn.Module, causal: Any, device: str) -> list[tuple[str, Any, st
     if is_tied:  # one tensor of two modules, which are never at work together
         whole.add(head.weight)
     mesh = init_device_mesh(device, (processes(),))
-    for module in [*layers, body(causal), *([] if is_tied else [head])]:
+    for module in [*layers, torch_load.body(causal), *([] if is_tied else [head])]:
+        _read([parameter for parameter in module.parameters() if parameter in waiting], waiting)
         fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+    _read(list(waiting), waiting)
     for parameter in whole:
         parameter.data = parameter.data.to(device)
     for module in model.modules():
@@ -80,6 +98,11 @@ def share(model: nn.Module, causal: Any, device: str) -> list[tuple[str, Any, st
             module._buffers[name] = buffer.to(device)
     note = "the embeddings, which are the head too, are whole in each" if is_tied else "as the embeddings and the head"
     return [("gpus", processes(), f"they hold {len(layers)} layers together; {note}")]
+
+
+def _read(parameters: Sequence[nn.Parameter], waiting: Waiting) -> None:
+    for parameter in parameters:
+        parameter.data = waiting.pop(parameter).to(parameter.dtype)
 
 
 # --- rank 0, and those that repeat its passes ------------------------------------------------------------------------

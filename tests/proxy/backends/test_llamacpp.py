@@ -16,6 +16,7 @@ from scripts.fakes.llamacpp import FakeLlama
 from scripts.harness.in_process import Proxy
 from scripts.models import tiny
 from tests.harness.llamacpp import PRESETS, make_proxy, said_by, servers, with_versions
+from tests.harness.polling import Polls
 
 
 async def test_a_router_swaps_and_rolls_back(routed: Proxy, router: FakeLlama) -> None:
@@ -142,10 +143,9 @@ async def test_a_plain_servers_cache_is_never_read(tmp_path: Path) -> None:
     fake.loras = [message.partition("--lora-scaled ")[2].partition(":0")[0]]
     await fake.start(port)
     assert await said_by(proxy, "fake@v1") == "lora-0"
-    for _ in range(100):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["loaded"] == [0]:
             break
-        await asyncio.sleep(0.02)
     assert await said_by(proxy) == "fake"
     await fake.stop()
     fake.loras = []  # and restarted without it
@@ -185,10 +185,9 @@ async def test_a_process_for_each_version(managed: Proxy, tmp_path: Path, monkey
 async def test_a_process_that_dies_comes_back_and_none_outlives_us(managed: Proxy) -> None:
     (pid,) = servers()
     os.kill(pid, signal.SIGKILL)
-    for _ in range(600):
+    async for _ in Polls():
         if servers() not in ([pid], []):
             break
-        await asyncio.sleep(0.1)
     assert await said_by(managed) == "fake"
     await managed.stop()
     assert servers() == []

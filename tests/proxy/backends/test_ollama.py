@@ -18,6 +18,7 @@ from scripts.harness.in_process import Proxy
 from scripts.models import tiny as tiny_models
 from tests.harness.llamacpp import said_by, with_versions
 from tests.harness.ollama import NEW, OLD, make_proxy
+from tests.harness.polling import Polls
 
 
 @pytest.fixture(params=[OLD, NEW])
@@ -127,10 +128,9 @@ async def test_a_pinned_version_is_made_once_and_gives_its_memory_back(proxy: Pr
     await proxy.post("/rl/promote/2")
     await proxy.post("/rl/promote/3")
     assert await said_by(proxy, "fake@v1") == await said_by(proxy, "fake@v1") == f"fake-rl:v1-{proxy.mark}"
-    for _ in range(100):
+    async for _ in Polls():
         if f"fake-rl:v1-{proxy.mark}" not in ollama.loaded:
             break
-        await asyncio.sleep(0.02)
     assert f"fake-rl:v1-{proxy.mark}" not in ollama.loaded and len(ollama.created) == 3
 
 

@@ -273,6 +273,7 @@ async def test_the_doctor_asks_for_no_key(proxy: Proxy) -> None:
 
 
 @pytest.mark.model
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 async def test_the_real_trainer_takes_such_a_run(tmp_path: Path, cloud: FakeCloud, tiny_weights: Path) -> None:
     """With the real objective, and none of the log-probs that the others need; and the built-in backend wears it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 from tests.proxy.web.test_control import GATE
 
@@ -68,10 +69,9 @@ async def test_learning_by_hand(cli: Proxy) -> None:
     assert code == 1 and "paused" in err
     assert (await rlproxy(cli.home, "resume"))[0] == 0
     assert (await rlproxy(cli.home, "train", "--json"))[0] == 0
-    for _ in range(100):
+    async for _ in Polls():
         if (await cli.get("/rl/status"))["live"] == 1:
             break
-        await asyncio.sleep(0.05)
     code, out, _ = await rlproxy(cli.home, "adapters")
     assert code == 0 and "v1" in out and "live" in out
     code, out, _ = await rlproxy(cli.home, "runs", "--json")

@@ -68,7 +68,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(conversations())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 def test_what_is_read_is_what_would_be_parsed(bodies: list[bytes]) -> None:
     before = EarlierBodies()
     for raw in bodies:
@@ -80,7 +80,7 @@ def test_what_is_read_is_what_would_be_parsed(bodies: list[bytes]) -> None:
 
 
 @given(conversations(), st.integers(0, 10_000), st.binary(max_size=2))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=100)
 def test_what_is_no_json_is_refused_as_ever(bodies: list[bytes], at: int, garbage: bytes) -> None:
     before = EarlierBodies()
     for raw in bodies:

@@ -100,7 +100,9 @@ def test_blocks_in_a_text() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda c: st.lists(c) | st.dictionaries(st.text(), c),
+    max_leaves=8,  # with more most draws are given up for their size
 )
 KINDS = st.sampled_from(["message", "function_call", "function_call_output"])
 MEMBERS = dict.fromkeys(("content", "call_id", "name", "arguments", "output"), JSON)
@@ -110,8 +112,13 @@ PART = st.fixed_dictionaries({"type": KINDS, **MEMBERS})
 @cases(
     st.lists(
         st.fixed_dictionaries(
-            {"role": st.sampled_from(["user", "assistant"]), "content": JSON, "output": JSON | st.lists(PART)}
-        )
+            {
+                "role": st.sampled_from(["user", "assistant"]),
+                "content": JSON,
+                "output": JSON | st.lists(PART, max_size=3),
+            }
+        ),
+        max_size=4,
     )
 )
 def test_whatever_a_message_has_in_it(messages: list[dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import io
 import json
@@ -23,6 +22,7 @@ from proxy.relay.codecs import Formats, Translated, about_what_was_asked
 from scripts.fakes import backend as fake
 from scripts.harness.in_process import Proxy
 from tests.harness.chat_strategies import unhurried
+from tests.harness.polling import Polls
 from tests.harness.talks import events
 
 BODIES = {
@@ -285,11 +285,10 @@ async def test_a_client_that_leaves(proxy: Proxy) -> None:
     while b"said" not in buffer:
         buffer += await response.content.readany()
     response.close()
-    for _ in range(100):
+    async for _ in Polls():
         found = await proxy.store.completions.get(id)
         if found is not None and found.status != "pending" and proxy.backend.cancelled:
             break
-        await asyncio.sleep(0.02)
     assert found is not None and found.status == "partial" and proxy.backend.cancelled == 1
 
 

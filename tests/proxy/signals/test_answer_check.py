@@ -11,6 +11,7 @@ import pytest
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 CODE = '''
 def check(completion):
@@ -48,11 +49,10 @@ async def checked(proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 async def seen(proxy: Proxy) -> dict[str, Any]:
     """The report once nothing is left to check."""
-    for _ in range(500):
+    async for _ in Polls():
         report = (await proxy.get("/rl/judge"))["check"]
         if await proxy.store.meta.get("answers_checked") is not None and report["unchecked"] == 0:
             return dict(report)
-        await asyncio.sleep(0.02)
     pytest.fail(f"not all checked: {report}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import time
@@ -16,6 +15,7 @@ from proxy.core.own_code.child import OwnCode, OwnCodeFailed
 from proxy.core.own_code.reward import OwnReward
 from proxy.signals.own import OwnSignals
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guides/signals.md"
 CODE = """
@@ -134,13 +134,12 @@ async def test_its_numbers_become_ratings_and_go_with_the_file(proxy: Proxy, tmp
     store = proxy.store
 
     async def until(count: int) -> list[tuple[float, float, str | None]]:
-        for _ in range(300):
+        async for _ in Polls():
             found = await store.completions.get(first["id"])
             assert found is not None
             rows = [(r.value, r.weight, r.comment) for r in found.ratings if r.rater == "judge:own"]
             if len(rows) == count:
                 return rows
-            await asyncio.sleep(0.05)
         raise AssertionError(rows)
 
     assert await until(1) == [(-1.0, 0.5, "say less")]

@@ -23,14 +23,14 @@ PIECES = (
 
 
 @given(texts=st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=60)), min_size=3, max_size=3))
-@settings(max_examples=1000)
+@settings(max_examples=200)
 def test_no_text_leaves_its_place_in_a_question(texts: list[str]) -> None:
     said = label_messages(JudgedTurn(*texts))[-1]["content"]
     assert json.loads(said) == dict(zip(("request", "reply", "follow_up"), texts, strict=True))
 
 
 @given(answer=st.one_of(st.text(max_size=200), st.sampled_from(PIECES)), follow_up=st.text(max_size=100))
-@settings(max_examples=1000)
+@settings(max_examples=200)
 def test_a_hint_is_the_persons_own_words_or_none(answer: str, follow_up: str) -> None:
     for said in (answer, json.dumps({"label": "correction", "instruction": answer})):
         found = read_label(said, follow_up)

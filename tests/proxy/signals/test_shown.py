@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from proxy.cli.judge import _show
 from scripts.harness.in_process import Proxy
 from scripts.harness.rule_judge import FakeJudge
+from tests.harness.polling import Polls
 
 
 async def test_a_judge_in_shadow_is_shown(proxy: Proxy, judge: FakeJudge, capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,11 +15,10 @@ async def test_a_judge_in_shadow_is_shown(proxy: Proxy, judge: FakeJudge, capsys
     await proxy.start(judge__mode="shadow", judge__url=judge.url, judge__model="rule", judge__votes=1)
     first = await (await proxy.chat("hello")).json()
     await proxy.chat("hello", "You said: hello", "no, shorter please")
-    for _ in range(300):
+    async for _ in Polls():
         (signal,) = (await proxy.get(f"/rl/completions/{first['id']}"))["signals"] or [{"state": None}]
         if signal["state"] == "labelled":
             break
-        await asyncio.sleep(0.05)
     assert (signal["label"], signal["judge"], signal["hint"]) == ("correction", "rule", "no, shorter please")
     report = await proxy.get("/rl/judge")
     _show(report)
@@ -47,10 +45,9 @@ async def test_a_judge_that_thinks_keeps_no_signal_waiting(
     await proxy.start(judge__mode="shadow", judge__url=judge.url, judge__model="rule", judge__votes=1)
 
     async def until_it_waits_for(count: int) -> None:
-        for _ in range(600):
+        async for _ in Polls():
             if (await proxy.get("/rl/judge"))["waiting"] == count and judge.requests:
                 return
-            await asyncio.sleep(0.05)
         raise AssertionError(await proxy.get("/rl/judge"))
 
     for count, question in enumerate(("hello", "bye"), 1):

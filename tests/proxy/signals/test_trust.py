@@ -7,7 +7,7 @@ import random
 import pytest
 
 from proxy.signals import trust as module
-from proxy.signals.trust import EACH, FEWEST, Pair, interval, kappa, trust
+from proxy.signals.trust import EACH, FEWEST, LEAST_KAPPA, Pair, interval, kappa, trust
 
 
 def pairs(count: int, agree: float, seed: int = 1, judge: float | None = None) -> list[Pair]:
@@ -77,15 +77,21 @@ def test_few_turns_do_not_make_a_mediocre_judge_trusted() -> None:
     trusted = 0
     for seed in range(100):
         shared = pairs(60, 0.6, seed)  # a kappa of 0.2
-        trusted += any(trust(shared[-count:]).bad.trusted for count in range(FEWEST, 61))
+        windows = (shared[-count:] for count in range(FEWEST, 61))
+        # The lower bound is below kappa, and costs 2,000 draws: most windows need none.
+        trusted += any(trust(window).bad.trusted for window in windows if kappa_of_bad(window) >= LEAST_KAPPA)
     assert trusted <= 6
+
+
+def kappa_of_bad(window: list[Pair]) -> float:
+    return kappa([window.count(cell) for cell in ((-1.0, -1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, 1.0))])
 
 
 def test_people_who_cancel_out_are_no_turn() -> None:
     assert trust([(0.0, 1.0)] * 100).bad.shared == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_judge_that_turns_random_is_back_in_shadow_within_50_turns(seed: int) -> None:
     draw, found = random.Random(seed), pairs(module.WINDOW, 0.95, seed)
     assert trust(found).bad.trusted

@@ -19,6 +19,7 @@ from scripts.fakes.ollama import FakeOllama
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness import tiny
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 from tests.harness.weights_checks import reads_otherwise, said
 from tests.proxy.cli.doctor.test_checks import found
@@ -29,11 +30,10 @@ WHY = "the server read 70 tokens where the weights' chat template makes 90: anot
 
 
 async def tried(proxy: Proxy, state: str) -> dict[str, Any]:
-    for _ in range(3000):
+    async for _ in Polls():
         status = dict(await proxy.get("/rl/status"))
         if status["rehearsal"]["state"] == state:
             return status
-        await asyncio.sleep(0.02)
     pytest.fail(f"not {state}: {status['rehearsal']}")
 
 
@@ -45,10 +45,9 @@ async def again(proxy: Proxy, **flags: Any) -> None:
 
 
 async def rehearsed(proxy: Proxy, times: int) -> None:
-    for _ in range(1000):
+    async for _ in Polls():
         if len(proxy.launcher.rehearsed) >= times:
             return
-        await asyncio.sleep(0.02)
     pytest.fail(f"not {times} times: {len(proxy.launcher.rehearsed)}")
 
 
@@ -304,7 +303,6 @@ async def real(tmp_path: Path, ollama: FakeOllama) -> AsyncIterator[Proxy]:
     await proxy.stop()
 
 
-@pytest.mark.timeout(120)
 async def test_a_template_of_the_servers_own_is_seen_after_two_answers(real: Proxy, ollama: FakeOllama) -> None:
     for text in ("Why is the sky blue?", "And the sea?"):
         body = {"model": "fake", "messages": [{"role": "user", "content": text}], "stream": False}

@@ -15,7 +15,14 @@ from scripts.harness.in_process import Proxy
 from store.copies import backup
 from store.file import schema
 from store.learning.samples import SampleRequirements
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
+
+
+@pytest.fixture(autouse=True)
+def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test waits for, an event brings: nothing is looked at again meanwhile, but where the test says so."""
+    monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 3600.0)
 
 
 async def test_a_run_starts_by_itself_at_the_threshold(proxy: Proxy) -> None:
@@ -230,10 +237,9 @@ async def test_a_trainer_that_hangs_is_ended_and_started_again(proxy: Proxy) -> 
     await proxy.start(train__stall_minutes=0.005)
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(300):
+    async for _ in Polls():
         if len(proxy.launcher.started) == 2:
             break
-        await asyncio.sleep(0.01)
     problem = (await proxy.get("/rl/status"))["problem"]
     assert "run 1 was started again" in problem and "nothing for 0.005 minutes" in problem
     proxy.launcher.hold = False
@@ -298,10 +304,9 @@ async def test_pause_and_resume(proxy: Proxy) -> None:
 async def test_pause_in_the_middle_of_a_run(proxy: Proxy) -> None:
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(100):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
-        await asyncio.sleep(0.02)
     assert (await proxy.post("/rl/train"))[0] == 409  # one at a time
     await proxy.post("/rl/pause")
     proxy.launcher.hold = False
@@ -315,10 +320,9 @@ async def test_pause_in_the_middle_of_a_run(proxy: Proxy) -> None:
 async def test_a_restart_in_the_middle_of_a_run(proxy: Proxy) -> None:
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(100):
+    async for _ in Polls():
         if proxy.launcher.started:
             break
-        await asyncio.sleep(0.02)
     await proxy.stop()
     proxy.launcher.hold = False
     await proxy.start()
@@ -330,10 +334,9 @@ async def test_a_restart_in_the_middle_of_a_run(proxy: Proxy) -> None:
 async def test_a_version_published_just_before_a_crash_goes_live(proxy: Proxy) -> None:
     proxy.backend.refuse_load = True
     await rated(proxy, 4)
-    for _ in range(100):
+    async for _ in Polls():
         if (await proxy.get("/rl/adapters"))["data"]:
             break
-        await asyncio.sleep(0.02)
     await proxy.stop()
     proxy.backend.refuse_load = False
     await proxy.start()
@@ -366,11 +369,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
 
 
 async def waits_for(proxy: Proxy, why: str) -> dict[str, Any]:
-    for _ in range(200):
+    async for _ in Polls():
         status = dict(await proxy.get("/rl/status"))
         if why in (status["training"]["waits_for"] or ""):
             return status
-        await asyncio.sleep(0.02)
     pytest.fail(f"not reached: {status['training']}")
 
 
@@ -390,10 +392,9 @@ async def test_a_run_waits_when_its_hours_end_and_goes_on_in_the_next(proxy: Pro
     await proxy.start(train__hours=["22:00-07:00"])
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
-        await asyncio.sleep(0.02)
     clock[0] = NOON
     for _ in range(200):
         status = await waits_for(proxy, "run 1 waits at its last step: outside the hours of training")
@@ -416,10 +417,9 @@ async def test_who_asks_by_hand_does_not_wait_for_the_hours(proxy: Proxy, clock:
     await rated(proxy, 4)
     proxy.launcher.hold = True
     assert (await proxy.post("/rl/train"))[0] == 202
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["run"]:
             break
-        await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)
     assert (await proxy.get("/rl/status"))["training"]["run"] == 1  # the rules were looked at, several times
     await proxy.stop()
@@ -433,10 +433,9 @@ async def test_a_run_that_waits_goes_on_by_hand(proxy: Proxy, clock: list[dateti
     await proxy.start(train__hours=["22:00-07:00"])
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
-        await asyncio.sleep(0.02)
     clock[0] = NOON
     await waits_for(proxy, "run 1 waits")
     proxy.launcher.hold = False
@@ -453,10 +452,9 @@ async def test_short_memory_stops_a_run_and_is_no_failed_attempt(proxy: Proxy, m
     await proxy.start(train__min_free_memory_gb=2.0)
     proxy.launcher.hold = True
     await rated(proxy, 4)
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
-        await asyncio.sleep(0.02)
     free[0] = 1.0
     await waits_for(proxy, "1.0 GB of memory free, 2 GB are needed (train.min_free_memory_gb)")
     status, body = await proxy.post("/rl/train")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from scripts.fakes.launcher import FakeLauncher
 from scripts.fakes.ollama import MODEL, FakeOllama
 from scripts.harness.in_process import Proxy
 from scripts.harness.pictures import picture
+from tests.harness.polling import Polls
 from tests.harness.runs import until
 from tests.harness.weights_checks import said
 
@@ -189,11 +189,10 @@ async def test_a_run_waits_for_a_server_that_is_down(proxy: Proxy, ollama: FakeO
     ollama.mood = "hangs-up"  # after the look at the model, before the first prompt
     for text in ("two", "three", "four"):
         await rated(proxy, "/api/chat", user(text))
-    for _ in range(300):
+    async for _ in Polls():
         waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""
         if "how it renders" in waits:
             break
-        await asyncio.sleep(0.02)
     assert "the server of its replies cannot say how it renders their prompts" in waits, waits
     assert proxy.launcher.started == []
     ollama.mood = "well"

@@ -11,6 +11,7 @@ import pytest
 
 from scripts.harness.in_process import Proxy
 from tests.harness.forgetting import forget, lines
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 
 
@@ -40,11 +41,10 @@ async def lineage(proxy: Proxy) -> None:
 
 
 async def over(proxy: Proxy) -> dict[str, Any]:
-    for _ in range(300):
+    async for _ in Polls():
         status = dict(await proxy.get("/rl/status"))
         if status["rebuild"] and status["rebuild"]["state"] == "over" and status["training"]["run"] is None:
             return status
-        await asyncio.sleep(0.02)
     pytest.fail(f"not over: {status}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from proxy.backends.weights_files import fingerprint
 from proxy.training import weights_check
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 from tests.harness.weights_checks import reads_otherwise, said
 
@@ -124,10 +124,9 @@ async def test_it_is_the_base_that_is_asked_whatever_is_live(proxy: Proxy, tmp_p
     await proxy.stop()
     await proxy.start(**{"train.weights": str(folder)})
     await rated(proxy, 1)
-    for _ in range(200):
+    async for _ in Polls():
         if len(proxy.backend.compared) == 6:
             break
-        await asyncio.sleep(0.02)
     assert [body["model"] for body in proxy.backend.compared[3:]] == ["fake"] * 3
 
 
@@ -154,11 +153,10 @@ async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
     port = proxy.backend.port
     await proxy.backend.stop()
     await proxy.post("/rl/resume")
-    for _ in range(400):
+    async for _ in Polls():
         waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""
         if "could not be asked yet" in waits:
             break
-        await asyncio.sleep(0.02)
     assert "could not be asked yet" in waits and proxy.launcher.started == []
     await proxy.backend.start(port)
     await proxy.post("/rl/train")

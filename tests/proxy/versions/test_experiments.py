@@ -17,6 +17,7 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.file.schema import NAME
 from store.records import NewRating
+from tests.harness.polling import Polls
 from tests.harness.runs import until
 
 
@@ -45,11 +46,10 @@ async def rated_talks(proxy: Proxy, count: int, good: dict[str, bool], begin: in
 
 
 async def ended(proxy: Proxy) -> dict[str, Any]:
-    for _ in range(200):
+    async for _ in Polls():
         body = await proxy.get("/rl/experiments")
         if body["running"] is None:
             return dict(body["ended"][0])
-        await asyncio.sleep(0.02)
     pytest.fail(f"it still runs: {body['running']}")
 
 
@@ -177,11 +177,10 @@ async def test_a_run_publishes_by_experiment(proxy: Proxy) -> None:
     for n in range(4):
         await (await proxy.chat(f"q{n}")).read()
         await proxy.rate(completion_id="last", rating="good")
-    for _ in range(300):
+    async for _ in Polls():
         running = (await proxy.get("/rl/experiments"))["running"]
         if running is not None:
             break
-        await asyncio.sleep(0.02)
     assert running is not None and (running["version"], running["against"]) == (1, 0)
     assert (await proxy.get("/rl/status"))["live"] == 0
     await proxy.post("/rl/pause")
@@ -209,10 +208,9 @@ async def test_a_version_that_is_finished_meanwhile_waits_and_goes_live_after_it
 
 
 async def until_run(proxy: Proxy) -> None:
-    for _ in range(300):
+    async for _ in Polls():
         if any(run["status"] == "done" for run in (await proxy.get("/rl/runs"))["data"][:1]):
             return
-        await asyncio.sleep(0.02)
     pytest.fail("no run was done")
 
 

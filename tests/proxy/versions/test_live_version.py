@@ -14,6 +14,7 @@ from scripts.fakes.launcher import write_adapter
 from scripts.harness.in_process import Proxy
 from scripts.harness.records import claim
 from store.records import BASE, Adapter
+from tests.harness.polling import Polls
 
 
 async def answered_by(proxy: Proxy, model: str = "fake") -> str:
@@ -86,10 +87,9 @@ async def test_a_running_reply_keeps_its_version(proxy: Proxy, versions: list[Pa
         await proxy.post(f"/rl/promote/{version}")
     assert "fake@v1" in proxy.backend.adapters
     assert (await response.read()).endswith(b"data: [DONE]\n\n")
-    for _ in range(100):
+    async for _ in Polls():
         if "fake@v1" not in proxy.backend.adapters:
             break
-        await asyncio.sleep(0.02)
     assert "fake@v1" not in proxy.backend.adapters
 
 

@@ -16,14 +16,14 @@ from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
 from store.errors import StoreFull
 from store.file import meta
+from tests.harness.polling import Polls
 from tests.proxy.versions.test_live_version import answered_by
 
 
 async def until_loaded(proxy: Proxy, *wanted: int) -> None:
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["loaded"] == [0, *wanted]:
             return
-        await asyncio.sleep(0.02)
     pytest.fail(f"loaded: {(await proxy.get('/rl/status'))['loaded']}")
 
 
@@ -172,10 +172,9 @@ async def test_whoever_asked_for_the_swap_hangs_up(proxy: Proxy, versions: list[
     await writing.wait()
     async with aiohttp.ClientSession(base_url=proxy.url) as person:
         asking = asyncio.create_task(person.post("/rl/promote/1"))
-        for _ in range(200):  # it has been warmed up: now it waits for the disk
+        async for _ in Polls():  # it has been warmed up: now it waits for the disk
             if proxy.backend.requests and proxy.backend.requests[-1]["model"] == "fake@v1":
                 break
-            await asyncio.sleep(0.02)
         await asyncio.sleep(0.1)
         asking.cancel()
         await asyncio.wait({asking})
@@ -183,10 +182,9 @@ async def test_whoever_asked_for_the_swap_hangs_up(proxy: Proxy, versions: list[
     may_go_on.set()
     await stalled
     await proxy.store.meta.set("after", 1)  # in order behind the pointer
-    for _ in range(100):
+    async for _ in Polls():
         live = (await proxy.get("/rl/status"))["live"]
         if live == (await proxy.store.versions.pointer()).live:
             break
-        await asyncio.sleep(0.02)
     assert live == (await proxy.store.versions.pointer()).live == 1
     assert await answered_by(proxy) == "v1"

@@ -12,6 +12,7 @@ from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
 from store.errors import StoreFull
 from store.store import Store
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 
 
@@ -35,11 +36,10 @@ async def first_version(proxy: Proxy, good: int = 20, bad: int = 4, **flags: Any
 
 
 async def rolled_back(proxy: Proxy, live: int) -> dict[str, Any]:
-    for _ in range(200):
+    async for _ in Polls():
         status = dict(await proxy.get("/rl/status"))
         if status["live"] == live:
             return status
-        await asyncio.sleep(0.02)
     pytest.fail(f"still live: v{status['live']}, {status['watch']}")
 
 
@@ -154,10 +154,9 @@ async def test_what_was_trained_from_a_withdrawn_version_waits_for_a_person(prox
     await proxy.start(train__start_at=8, train__watch=False)
     proxy.launcher.hold = True
     await rated(proxy, 8, "bad")
-    for _ in range(200):
+    async for _ in Polls():
         if (await proxy.get("/rl/status"))["training"]["progress"]:
             break
-        await asyncio.sleep(0.02)
     await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
     await proxy.post("/rl/pause")
     proxy.launcher.hold = False

@@ -11,6 +11,7 @@ from proxy.web import expiry_clock
 from proxy.web.expiry_clock import Calendar
 from scripts.harness.in_process import Proxy
 from store.records import Link
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 
 HOUR, DAY, YEAR = 3600.0, 86400.0, 365 * 86400.0
@@ -191,10 +192,9 @@ async def test_a_published_version_goes_live_after_a_crash_though_the_clock_was_
     wall[0] = -YEAR
     proxy.backend.refuse_load = True
     await rated(proxy, 4)
-    for _ in range(200):
+    async for _ in Polls():
         if len((await proxy.get("/rl/adapters"))["data"]) == 2:
             break
-        await asyncio.sleep(0.02)
     await proxy.stop()
     proxy.backend.refuse_load = False
     await proxy.start()

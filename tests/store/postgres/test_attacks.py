@@ -53,7 +53,7 @@ async def test_what_was_acknowledged_is_there_once_whoever_is_killed(durable: Po
     url = durable.url(durable.create())
     acknowledged: list[str] = []
     dice = random.Random(7)
-    for life in range(6):
+    for life in range(4):
         process = subprocess.Popen(
             [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path / "relay"), url, f"life{life}"],
             stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},

@@ -3,16 +3,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
-import aiohttp
 import pytest
 
 from proxy.relay import relay
-from proxy.relay.capture import pending_record
+from proxy.relay.capture import pending_record, request_row
 from scripts.fakes.backend import FakeBackend
 from scripts.harness.in_process import Proxy
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 async def stored(proxy: Proxy, status: str) -> str:
@@ -30,21 +30,34 @@ async def metrics(proxy: Proxy) -> str:
         return await answer.text()
 
 
-async def settled(proxy: Proxy) -> int:
-    """Commits so far, when what a start and the first answer have to write beside them is written."""
+async def settled(proxy: Proxy) -> None:
+    """Returns when what a start has to write beside the answers is written."""
     async with asyncio.timeout(SOON_S):
         seen = -1
         while seen != proxy.store.commits:
             seen = proxy.store.commits
             await asyncio.sleep(0.2)
-    return seen
 
 
-async def test_an_answer_that_comes_at_once_is_one_operation_with_its_question(proxy: Proxy) -> None:
-    await proxy.say("warm up")
-    before = await settled(proxy)
+async def test_an_answer_that_comes_at_once_is_one_operation_with_its_question(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_record, "RECORD_S", 60.0)  # at once, however busy the machine is
+    operations: list[str] = []
+
+    def note(name: str) -> None:
+        store = getattr(proxy.store.completions, name)
+
+        def noted(*args: Any) -> Any:
+            operations.append(name)
+            return store(*args)
+
+        monkeypatch.setattr(proxy.store.completions, name, noted)
+
+    for name in ("begin", "finish", "record"):
+        note(name)
     assert await proxy.say("hello") == "You said: hello "
-    assert proxy.store.commits == before + 1
+    assert operations == ["record"]
 
 
 async def test_a_question_whose_answer_takes_long_is_on_disk_before_it(proxy: Proxy, backend: FakeBackend) -> None:
@@ -62,9 +75,9 @@ async def test_a_client_that_leaves_leaves_its_question(
 ) -> None:
     monkeypatch.setattr(pending_record, "RECORD_S", beside_s)
     backend.hold.clear()
-    with pytest.raises((TimeoutError, aiohttp.ServerTimeoutError)):
-        async with asyncio.timeout(0.2):
-            await proxy.say("hello")
+    asking = asyncio.create_task(proxy.say("hello"))
+    await asked(backend, 1)
+    asking.cancel()
     id = await stored(proxy, "partial")
     backend.hold.set()
     found = await proxy.store.completions.get(id)
@@ -120,6 +133,7 @@ async def test_a_completion_began_when_it_was_asked(
     backend.hold.clear()
     before = time.time()
     asking = asyncio.create_task(proxy.say("hello"))
+    await asked(backend, 1)
     await asyncio.sleep(0.3)
     backend.hold.set()
     await asking
@@ -150,7 +164,8 @@ async def test_a_title_that_is_asked_for_beside_its_question_is_a_side_turn(
     proxy: Proxy, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """Some agents ask for it at once. Whether it quotes the question is looked up when that has a row."""
-    monkeypatch.setattr(pending_record, "RECORD_S", 60.0)
+    monkeypatch.setattr(pending_record, "RECORD_S", 3600.0)
+    monkeypatch.setattr(request_row, "LOOK_S", 3600.0)  # on a busy machine the commit in between may take seconds
     backend.hold.clear()
     question = asyncio.create_task(proxy.chat("list my files", stream=stream))
     await asked(backend, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from proxy.relay.rollouts import sampler
 from scripts.harness.in_process import Proxy
+from tests.harness.polling import Polls
 
 CODE = """
 def reward(episode):
@@ -29,11 +29,10 @@ def reward(episode):
 
 async def until(proxy: Proxy, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The `rollouts` of the status, once this holds of them."""
-    for _ in range(300):
+    async for _ in Polls():
         rollouts: dict[str, Any] = (await proxy.get("/rl/status"))["rollouts"]
         if holds(rollouts):
             return rollouts
-        await asyncio.sleep(0.02)
     pytest.fail(f"not reached: {rollouts}")
 
 

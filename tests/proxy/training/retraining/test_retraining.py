@@ -13,6 +13,7 @@ from scripts.harness.in_process import Proxy
 from scripts.harness.records import put
 from store.records import Message
 from tests.harness.lines import create, rate
+from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 
 
@@ -37,11 +38,10 @@ async def begin(proxy: Proxy, **body: Any) -> tuple[int, dict[str, Any]]:
 
 
 async def over(proxy: Proxy) -> dict[str, Any]:
-    for _ in range(300):
+    async for _ in Polls():
         report = dict(await proxy.get("/rl/retrain"))
         if report["state"] == "over":
             return report
-        await asyncio.sleep(0.02)
     pytest.fail(f"not over: {report}")
 
 

@@ -1,0 +1,1 @@
+"""Tastes in sequence on one line of versions."""
