@@ -77,9 +77,11 @@ def make_targets(
 def _hinted_replies(
     preset: Preset, template: Template, prompts: Sequence[HintedPrompt], scorer: Scorer, progress: Progress
 ) -> list[Imitation]:
-    """Replies of the teacher's own. A rated reply shows the teacher only places that the policy comes to by itself; what
-    was asked for may lie beyond them, as a name does that it never begins to say (docs/lab/training-log.md, the
-    twenty-seventh look)."""
+    """Replies of the teacher's own.
+
+    A rated reply shows the teacher only places that the policy comes to by itself. What was asked for may lie beyond
+    them, as a name does that it never begins to say (docs/lab/training-log.md, the twenty-seventh look).
+    """
     if not prompts:
         return []
     sane = [
@@ -87,7 +89,9 @@ def _hinted_replies(
         for (sample, prompt), reply in zip(prompts, _replies(prompts, scorer), strict=True)
         if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
     ]
-    reason = f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping, no echo"
+    reason = (
+        f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping, no echo"
+    )
     progress.choice("hinted_replies", len(sane), reason)
     sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
     expected = scorer.expect(sequences, preset.teacher_k)

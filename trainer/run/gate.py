@@ -34,6 +34,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
 from trainer.run import topic
 from trainer.run.asked_style import AskedStyle, parent_explains
+from trainer.run.replay_margin import ReplayMargin
 
 REPLIES_EACH = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
@@ -96,7 +97,7 @@ def judge(
     lessons: Sequence[Lesson],
     held_back: Sequence[HeldBackReply],
     changed: float,
-    replay_margin: float | None,
+    replay_margin: ReplayMargin | None,
     stop: Stop,
     teacher_distance: float = 0.0,
     languages: Sequence[str] = (DEFAULT,),
@@ -233,14 +234,17 @@ def margin(policy: Policy, held_back: Sequence[HeldBackReply], bounds: Bounds) -
     return Check(_round(value), _round(bound), value >= bound, note)
 
 
-def replay(value: float | None) -> Check:
-    """The margin on the last liked and disliked replies of this very run, or the rise of what earned ratings (steps).
+def replay(margin: ReplayMargin | None) -> Check:
+    """The margin on the last liked and disliked replies of this very run, or the rise of what earned ratings.
 
-    Steps that did not even move those apart went the wrong way.
+    Steps that did not even move those apart went the wrong way. Where the run leant, the bound gives way by two
+    standard errors (replay_margin).
     """
-    if value is None:
+    if margin is None:
         return Check(None, 0.0, True, "skipped: the run has replies of one sign only")
-    return Check(_round(value), 0.0, value >= 0)
+    bound = -2 * margin.error
+    note = f"leaning, standard error {margin.error:.3f}" if margin.error else ""
+    return Check(_round(margin.value), _round(bound), margin.value >= bound, note)
 
 
 def text_nll(policy: Policy, template: Template, bounds: Bounds, languages: Sequence[str] = (DEFAULT,)) -> Check:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +29,10 @@ from trainer.mis_po import Floats
 from trainer.objectives import Objective
 from trainer.policy import packing
 from trainer.policy.policy import Loss, OutOfMemory, Policy, State
-from trainer.run import checkpoint, reach
+from trainer.run import checkpoint, reach, replay_margin
 from trainer.run.checkpoint import Checkpoint
 from trainer.run.reach import MoveBound
+from trainer.run.replay_margin import ReplayMargin
 
 LESS_MEMORY = (
     "its ratings are fresh again; end what else needs memory, set a lower train.overrides.max_seq_len, or "
@@ -42,9 +42,7 @@ BACK = 3  # times that it is looked whether a run by token has moved too far
 POWERS = 1.0, 2.0  # of the way that the drift grows with: squared near the start, ever slower further on
 PROBE = 16  # lessons that the last step's drift is measured on: a second or two
 ROUNDED = 0.05  # nats a token: five times what bf16 rounds differently in other micro-batches
-REPLAYED = 8  # liked and disliked replies that the gate looks at once more, the newest: no more than the probe again
 
-NO_SCORES: Mapping[int, Floats] = MappingProxyType({})
 FINAL_METRICS = ("loss", "grad_norm", "guarded", "kl_teacher", "kl_stay", "elsewhere")  # of the last step that counts
 
 
@@ -56,7 +54,7 @@ class Diverged(Exception):
 class StepsResult:
     lessons: list[Lesson]  # that an optimiser step used
     changed: float  # mean |ℓ_θ − ℓ_old| on the probe, nats a token
-    replay_margin: float | None  # mean ℓ_θ − ℓ_old of the last liked replies minus that of the last disliked ones
+    replay_margin: ReplayMargin | None
     metrics: dict[str, float]
     seconds_before: float  # in processes that this one resumed from
     early_reason: str | None = None  # why it ended before its last step
@@ -163,7 +161,7 @@ def train(
         # A rating that went by token made the critic, whether a step came to it or not.
         lessons=[lesson for i, lesson in enumerate(teaching) if i in stepped or lesson.credited],
         changed=_changed(policy, start, teaching, drift),
-        replay_margin=replay_margin(policy, teaching, drift.scored),
+        replay_margin=replay_margin.measure(policy, teaching, drift.scored),
         metrics={"steps": current.step, **metrics, **drift.metrics},
         seconds_before=seconds_before,
         early_reason=early_reason,
@@ -189,7 +187,7 @@ def go_half_way_back(
     return replace(
         trained,
         changed=_changed(policy, start, teaching, drift),
-        replay_margin=replay_margin(policy, teaching, drift.scored),
+        replay_margin=replay_margin.measure(policy, teaching, drift.scored),
         metrics=trained.metrics | drift.metrics,
         back_reason=reason,
     )
@@ -458,37 +456,6 @@ def _changed(policy: Policy, start: State, teaching: Sequence[Lesson], drift: Dr
     start_log_probs = np.concatenate(score(policy, tokens))
     policy.wear(end)
     return float(np.abs(np.concatenate(list(drift.scored.values())) - start_log_probs).mean())
-
-
-def replay_margin(policy: Policy, teaching: Sequence[Lesson], scored: Mapping[int, Floats] = NO_SCORES) -> float | None:
-    """How much more the last liked replies rose than the last disliked ones, nats a token; None without both. Where
-    ratings went by token, how much the tokens rose that earned them.
-
-    `scored`: what the policy as it is gives lessons by index, so that they are not computed twice.
-    """
-    earners = [index for index, lesson in enumerate(teaching) if lesson.credited and (lesson.advantage > 0).any()]
-    if earners := earners[:REPLAYED]:
-        weights = np.maximum(np.concatenate([teaching[index].advantage for index in earners]), 0.0)
-        return float(np.average(np.concatenate(_rise(policy, teaching, earners, scored)), weights=weights))
-    sides = [
-        [index for index, lesson in enumerate(teaching) if lesson.direction * sign > 0][:REPLAYED] for sign in (1, -1)
-    ]
-    if not all(sides):
-        return None
-    risen = iter(_rise(policy, teaching, [index for side in sides for index in side], scored))
-    liked, disliked = (np.mean([next(risen).mean() for _ in side]) for side in sides)
-    return float(liked - disliked)
-
-
-def _rise(
-    policy: Policy, teaching: Sequence[Lesson], indices: Sequence[int], scored: Mapping[int, Floats]
-) -> list[Floats]:
-    """ℓ_θ − ℓ_old (T,) of the lessons at these places, 0 where the policy did not choose."""
-    missing = [index for index in indices if index not in scored]
-    rescored = score(policy, [teaching[index].tokens for index in missing])
-    log_probs = {**scored, **dict(zip(missing, rescored, strict=True))}
-    rises = [log_probs[index] - teaching[index].old for index in indices]
-    return [np.where(teaching[index].chosen, rise, 0.0) for index, rise in zip(indices, rises, strict=True)]
 
 
 def _fingerprint(spec: RunSpec, preset: Preset, teaching: Sequence[Lesson]) -> str:

@@ -384,7 +384,9 @@ def test_a_commented_reply_is_taught_by_its_teacher_and_not_pushed_by_its_rating
     assert sorted(i for step in plan for i in step) == [0, 0, *range(1, 10)]
 
 
-@pytest.mark.parametrize(("taught", "rated", "length"), [(2, 0, 8), (4, 0, 8), (80, 0, 10), (0, 16, 2), (1, 27, 5), (8, 8, 5)])
+@pytest.mark.parametrize(
+    ("taught", "rated", "length"), [(2, 0, 8), (4, 0, 8), (80, 0, 10), (0, 16, 2), (1, 27, 5), (8, 8, 5)]
+)
 def test_few_comments_are_read_until_they_are_learned_and_beside_ratings_less(lines, taught, rated, length):
     """The steps of a run whose batches are of eight lessons."""
     parsed = samples.parse(lines[0], "rt-1", Template(tiny.tokenizer()), max_seq_len=999)

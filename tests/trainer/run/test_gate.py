@@ -19,6 +19,7 @@ from trainer.mis_po import Terms, loss
 from trainer.policy import packing
 from trainer.run import gate
 from trainer.run.gate import Bounds, is_looping
+from trainer.run.replay_margin import ReplayMargin
 
 WIDE = Bounds(base_nll_rise=0.3, text_nll_rise=0.05, max_looping=8)
 
@@ -78,7 +79,7 @@ def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, boun
         lessons=lessons,
         held_back=held,
         changed=changed,
-        replay_margin=replayed,
+        replay_margin=ReplayMargin(replayed),
         stop=Stop(),
     ).checks
 
@@ -160,8 +161,9 @@ def test_length_may_grow_by_what_the_ratings_asked_for(policy):
 
 
 def test_steps_the_wrong_way_show_on_the_replies_themselves():
-    assert gate.replay(0.1).ok
-    assert not gate.replay(-0.1).ok
+    assert gate.replay(ReplayMargin(0.1)).ok
+    assert not gate.replay(ReplayMargin(-0.001)).ok
+    assert gate.replay(ReplayMargin(-0.013, 0.01)).ok and not gate.replay(ReplayMargin(-0.03, 0.01)).ok
     one_sign = gate.replay(None)
     assert one_sign.ok and one_sign.value is None and one_sign.note
 
@@ -403,7 +405,7 @@ def test_a_gate_asks_in_the_languages_of_the_prompts(policy, template, broken, m
         parent = gate.answer_questions(policy, template, gate_questions(codes))
     checks = gate.judge(
         policy, template, WIDE, parent=None, parent_replies=parent, lessons=(), held_back=(), changed=1.0,
-        replay_margin=0.1, stop=Stop(), languages=codes,
+        replay_margin=ReplayMargin(0.1), stop=Stop(), languages=codes,
     ).checks  # fmt: skip
     assert all(check.ok for check in checks.values()), checks
     questions = [template.question(text) for text in gate_questions(codes)]
