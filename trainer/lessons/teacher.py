@@ -9,7 +9,7 @@ instruct. Not here: the losses (losses), the ratings' side (lessons).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,10 @@ from trainer.lessons.scoring import Scorer, content_name
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import TokenDistribution
 
-REPLIES_AT_ONCE = 16  # a batch of the teacher's replies: a stop is obeyed between them
+TOKENS_AT_ONCE = 8192  # of prompts and replies in a batch of the teacher's replies: their keys and values fit
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
 LEAST_TOKENS = 64
+MOST_TOKENS = 256  # the beginning of a longer answer says enough, and a run waits for it
 ECHO = HINT.strip().partition("\n")[0]  # a small model repeats the hint's heading instead of heeding it
 
 HintedPrompt = tuple[Sample, tuple[int, ...]]  # a disliked sample, and its prompt with the comment in it
@@ -166,15 +167,11 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     for i, (sample, _) in enumerate(hinted):
         by_temperature.setdefault(sample.tokens.temperature, []).append(i)
     for temperature, members in by_temperature.items():
-        for first in range(0, len(members), REPLIES_AT_ONCE):
+        most = _most_tokens([hinted[i][0] for i in members])
+        for part in _batches(members, [len(hinted[i][1]) + most for i in members]):
             scorer.stop.check()
-            part = members[first : first + REPLIES_AT_ONCE]
-            longest = max(len(hinted[i][0].tokens.reply) for i in part)
             generated = scorer.policy.generate(
-                [hinted[i][1] for i in part],
-                max_tokens=max(LEAST_TOKENS, int(LONGER * longest)),
-                temperature=temperature,
-                seed=seed + first,
+                [hinted[i][1] for i in part], max_tokens=most, temperature=temperature, seed=seed + part[0]
             )
             for i, reply in zip(part, generated, strict=True):
                 replies[i] = reply
@@ -182,6 +179,28 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     return replies
 
 
+def _most_tokens(samples: Sequence[Sample]) -> int:
+    """How long the teacher's replies to these may be."""
+    longest = max(len(sample.tokens.reply) for sample in samples)
+    return min(MOST_TOKENS, max(LEAST_TOKENS, int(LONGER * longest)))
+
+
+def _batches(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Rows of one width, padded, in their order: at most TOKENS_AT_ONCE tokens each, and one row at least. A stop is
+    obeyed between them."""
+    batch: list[int] = []
+    width = 0
+    for index, length in zip(indices, lengths, strict=True):
+        if batch and (len(batch) + 1) * max(width, length) > TOKENS_AT_ONCE:
+            yield batch
+            batch, width = [], 0
+        batch, width = [*batch, index], max(width, length)
+    if batch:
+        yield batch
+
+
 def _is_sane(reply: Sequence[int], template: Template) -> bool:
+    """Tell whether it ended by itself or goes on past the beginning that is asked for, and has something to say."""
     text = template.text(reply).strip()
-    return reply[-1] == template.end and bool(text) and ECHO.lower() not in text.lower() and not is_looping(reply)
+    is_whole = reply[-1] == template.end or len(reply) >= MOST_TOKENS
+    return is_whole and bool(text) and ECHO.lower() not in text.lower() and not is_looping(reply)

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from config import presets
 from tests.harness import tiny
@@ -26,7 +28,7 @@ from trainer.policy import packing
 from trainer.policy.policy import TokenDistribution
 from trainer.run import steps
 
-FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "hinted_replies": 0}
+FAST = {"learning_rate": 3e-3, "passes": 4, "drift_bound": 10.0, "drift_taught": 10.0, "hinted_replies": 0}
 
 
 @pytest.fixture
@@ -234,6 +236,24 @@ def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines
     assert extra.tokens.prompt == loaded[0].tokens.prompt  # without the hint
     assert extra.tokens.reply == tuple(good) and extra.advantage == 0
     assert extra.teacher.ids.shape == (len(good), 100)
+
+
+def test_the_beginning_of_a_long_reply_teaches_and_a_short_one_has_to_end():
+    template = Template(tiny.tokenizer())
+    words = [*template.reply("a fine and long reply of many words ", ended=False)]
+    long = np.random.default_rng(1).integers(5, 95, teacher.MOST_TOKENS).tolist()
+    assert teacher._is_sane([*words, template.end], template)
+    assert not teacher._is_sane(words, template)
+    assert teacher._is_sane(long, template)
+
+
+@given(st.lists(st.integers(1, 9000), max_size=40))
+def test_a_batch_of_the_teachers_replies_fits(lengths):
+    """Whatever the prompts are: all of them once, in their order, and no batch but of one row is too large."""
+    batches = list(teacher._batches(range(len(lengths)), lengths))
+    assert [index for batch in batches for index in batch] == list(range(len(lengths)))
+    for rows in batches:
+        assert len(rows) == 1 or len(rows) * max(lengths[i] for i in rows) <= teacher.TOKENS_AT_ONCE
 
 
 def test_the_token_that_was_said_can_be_taught_alone(tmp_path, model, lines, policy):
