@@ -44,20 +44,23 @@ SETTLED_S: Final = 120.0  # for spooled answers and runs under way, once nothing
 CALM_S: Final = 300.0  # that swaps with nothing broken are waited for
 WHOLE_ANSWERS: Final = "SELECT id FROM rlproxy.completions WHERE status = 'done'"
 OPEN_RUNS: Final = "SELECT id FROM rlproxy.runs WHERE status IN ('claimed', 'running')"
+NEWEST_RUN: Final = "SELECT coalesce(max(id), 0) FROM rlproxy.runs"
 MINUTES_FROM: Final = 100  # faults, one of which is the frozen minute
 
 
-async def settled(cluster: Cluster, ledger: Ledger) -> float:
-    """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most."""
+async def settled(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
+    """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most. And the
+    newest run by then, since fresh ratings may start another one while the relays stop."""
     began = time.monotonic()
     ids = {answer.id for answer in ledger.answers}
     while (elapsed := time.monotonic() - began) < SETTLED_S:
+        ((newest,),) = await asyncio.to_thread(cluster.server.execute, NEWEST_RUN, cluster.database)
         rows = await asyncio.to_thread(cluster.server.execute, WHOLE_ANSWERS, cluster.database)
         runs = await asyncio.to_thread(cluster.server.execute, OPEN_RUNS, cluster.database)
         if {id for (id,) in rows} >= ids and not runs:
             break
         await asyncio.sleep(0.2)
-    return round(elapsed, 1)
+    return round(elapsed, 1), newest
 
 
 async def suffer(faults: Faults, kills: int, ledger: Ledger, dice: random.Random) -> None:
@@ -130,7 +133,7 @@ async def _observed(
         assert not task.done(), task.exception()  # a client lives for ever
         task.cancel()
     await asyncio.wait(tasks)
-    settled_s = await settled(cluster, ledger)
+    settled_s, newest = await settled(cluster, ledger)
     watching.cancel()
     await asyncio.wait({watching})
     swap_list = watch.swaps(faults.log)
@@ -140,7 +143,7 @@ async def _observed(
     statuses = [await relay.stop() for relay in cluster.relays]
     problems += [f"a stop ended with {status}" for status in statuses if status]
     problems += await asyncio.to_thread(stored.wrong, cluster.server, cluster.database, ledger)
-    problems += await asyncio.to_thread(stored.wrong_runs, cluster.server, cluster.database, cluster.journal)
+    problems += await asyncio.to_thread(stored.wrong_runs, cluster.server, cluster.database, cluster.journal, newest)
     return {
         "faults": {name: sum(fault.name == name for fault in faults.log) for name in {f.name for f in faults.log}},
         "misses": dict(faults.misses), "network": network is not None, "clients": clients,

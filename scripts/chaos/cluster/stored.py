@@ -57,8 +57,9 @@ def _wrong_ratings(server: PostgresServer, database: str, ledger: Ledger) -> lis
     ]
 
 
-def wrong_runs(server: PostgresServer, database: str, journal: Path) -> list[str]:
-    """Runs that hang or are doubled, ratings that trained twice or can train in none, and versions that gave way."""
+def wrong_runs(server: PostgresServer, database: str, journal: Path, newest: int) -> list[str]:
+    """Runs that hang or are doubled, ratings that trained twice or can train in none, and versions that gave way.
+    `newest`: the last run before the relays were stopped; a later one goes on when they start again."""
     uses = Counter(rating for rating, _ in server.execute(RUN_SAMPLES, database))
     problems = [f"the rating {rating} trained {number} times" for rating, number in uses.items() if number > 1]
     problems += [
@@ -68,7 +69,7 @@ def wrong_runs(server: PostgresServer, database: str, journal: Path) -> list[str
     versions = Counter(run for (run,) in server.execute("SELECT run_id FROM rlproxy.adapters", database))
     problems += [f"run {run} made {number} versions" for run, number in versions.items() if number > 1]
     for run, status in server.execute("SELECT id, status FROM rlproxy.runs", database):
-        if status in ("claimed", "running"):
+        if status in ("claimed", "running") and run <= newest:
             problems.append(f"run {run} is {status} in the end")
         if status == "done" and run not in versions:
             problems.append(f"run {run} is done and made no version")

@@ -89,7 +89,7 @@ def test_runs_that_hang_or_are_doubled_are_told(tmp_path: Path) -> None:
         run_samples=[("r1", 1), ("r1", 2), ("r2", 2)],
         ratings=[("x", "error", None), ("y", "done", "it saw a picture")],
         adapters=[(1,), (1,)],
-        runs=[(1, "done"), (2, "done"), (3, "running")],
+        runs=[(1, "done"), (2, "done"), (3, "running"), (4, "claimed")],
         audit=[
             ('{"live": 1, "was": 0, "reason": "it passed"}',),
             ('{"live": 0, "was": 1, "reason": "it is damaged"}',),
@@ -99,7 +99,7 @@ def test_runs_that_hang_or_are_doubled_are_told(tmp_path: Path) -> None:
     times = [(1, 10, 0.0), (1, 10, 5.0), (1, 11, 4.0), (1, 11, 8.0), (2, 12, 9.0)]
     lines = [{"run": run, "process": process, "step": 1, "time": moment} for run, process, moment in times]
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert stored.wrong_runs(server, "any", journal) == [
+    assert stored.wrong_runs(server, "any", journal, newest=3) == [
         "the rating r1 trained 2 times",
         "the rating of x can train in no run: error",
         "the rating of y can train in no run: it saw a picture",
