@@ -26,20 +26,20 @@ from scripts.harness.circumstances import ROOT, circumstances
 
 VARIABLE: Final = "RLPROXY_SUITE_TIMES"  # the folder of the records
 FILE: Final = ROOT / "benchmarks" / "suite_times.json"
-SHOWN: Final = 30
+FILES_PRINTED: Final = 30
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    before = os.times()
-    result = yield
-    after = os.times()
-    cpu = sum(after[:4]) - sum(before[:4])
-    record = {"test": item.nodeid, "seconds": after.elapsed - before.elapsed, "cpu": cpu}
+    start = os.times()
+    outcome = yield
+    end = os.times()
+    cpu = sum(end[:4]) - sum(start[:4])
+    record = {"test": item.nodeid, "seconds": end.elapsed - start.elapsed, "cpu": cpu}
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
     with (Path(os.environ[VARIABLE]) / f"{worker}.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
-    return result
+    return outcome
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -73,11 +73,11 @@ def main() -> int:
         command = [sys.executable, "-m", "pytest", "-p", "scripts.suite_times", "-n", "2", "--dist", "loadfile"]
         command += ["--no-loadscope-reorder", *options.arguments]
         status = subprocess.run(command, cwd=ROOT, env={**os.environ, VARIABLE: str(folder)}).returncode
-    found = summary(folder)
+    result = summary(folder)
     entries = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
-    FILE.write_text(json.dumps({**entries, options.name: {**facts, **found}}, indent=1) + "\n", encoding="utf-8")
-    print(f"{found['tests']} tests, {found['seconds']:.0f} s, {found['cpu']:.0f} s of CPU")
-    for name, (count, seconds, cpu) in list(found["files"].items())[:SHOWN]:
+    FILE.write_text(json.dumps({**entries, options.name: {**facts, **result}}, indent=1) + "\n", encoding="utf-8")
+    print(f"{result['tests']} tests, {result['seconds']:.0f} s, {result['cpu']:.0f} s of CPU")
+    for name, (count, seconds, cpu) in list(result["files"].items())[:FILES_PRINTED]:
         print(f"{count:6} {seconds:8.1f} {cpu:8.1f} {name}")
     return status
 

@@ -42,7 +42,7 @@ class BackgroundThrottle:
 
     @contextlib.contextmanager
     def interrupting(self, interrupt: Callable[[], object]) -> Iterator[None]:
-        """Call `interrupt` when a request comes inside this block and none was under way."""
+        """Call `interrupt`, inside this block, at each request that ends a silence."""
         self._interrupts.append(interrupt)
         try:
             yield

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
-from scripts.bench.version_line import VersionLine
+from scripts.bench.version_line import VersionLine, overrides_of
 from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--preset", default="balanced")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     asked = parser.parse_args()
-    overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in asked.set)}
+    overrides = overrides_of(asked.set)
     personas, source = [Persona(spec) for spec in asked.persona.split(",")], weights.resolve(asked.weights)
     chat = Chat(source.path, asked.threads)
     held_out = prompts()[f"held-out {personas[0].prompts}".strip()][: asked.eval]

@@ -6,8 +6,10 @@ them too. Not here: who rates (persona), what is measured (learn, exam, retentio
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,13 @@ class LineState:
     baseline: float = 0.0
     versions: list[tuple[int, str | None]] = field(default_factory=lambda: [(0, None)])  # that were live, in order
     waiting: list[Line] = field(default_factory=list)  # ratings that a run gave back
-    held: list[Line] = field(default_factory=list)
+    held_lines: list[Line] = field(default_factory=list)
     trained: list[Line] = field(default_factory=list)  # what runs have trained on, newest first
+
+
+def overrides_of(items: Sequence[str]) -> dict[str, Any]:
+    """Values of a preset by name, of `--set NAME=VALUE`, each value as JSON."""
+    return {name: json.loads(value) for name, value in (item.split("=", 1) for item in items)}
 
 
 class VersionLine:
@@ -95,11 +102,11 @@ class VersionLine:
         }
         new = [line for line in lines if line["split"] == "train"]
         replay_lines = replayed(state.trained, self.version, self.preset, len(new))
-        result = train(folder, spec, lines + state.held + replay_lines)
+        result = train(folder, spec, lines + state.held_lines + replay_lines)
         if result["status"] == "passed":
             state.versions.append((number, str(out)))
             state.baseline = result["baseline_after"]
-            state.held = [line for line in lines if line["split"] == "held"] + state.held
+            state.held_lines = [line for line in lines if line["split"] == "held"] + state.held_lines
             state.trained = new + state.trained
             state.waiting = []
         else:

@@ -96,10 +96,10 @@ class Groups:
             torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "--no-python"]
             entered = [*PYTHON, *torchrun, *entered]
         began = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.run(
             entered, env=python_environment(1), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
         )
-        return done.returncode, done.stdout + done.stderr, round(time.monotonic() - began, 1)
+        return process.returncode, process.stdout + process.stderr, round(time.monotonic() - began, 1)
 
     def peaks(self) -> list[int]:
         return [int((folder / "memory.max_usage_in_bytes").read_text()) for folder in self._folders]
@@ -166,17 +166,17 @@ def train(folder: Path) -> None:
     os._exit(0)
 
 
-def differences(one: Path, several: Path) -> dict[str, float]:
+def differences(single: Path, several: Path) -> dict[str, float]:
     """The largest ones, of each kind of numbers and of the adapter's tensors."""
-    first, second = (json.loads((folder / "numbers.json").read_bytes()) for folder in (one, several))
+    first, second = (json.loads((folder / "numbers.json").read_bytes()) for folder in (single, several))
     assert first["reply"] == second["reply"]
     gaps = {
         name: float(np.abs(np.array(values) - np.array(second["numbers"][name])).max())
         for name, values in first["numbers"].items()
     }
-    tensors, others = (load_file(folder / "adapter.safetensors") for folder in (one, several))
-    assert tensors.keys() == others.keys()
-    return gaps | {"adapter": max(float(np.abs(tensors[name] - others[name]).max()) for name in tensors)}
+    tensors, shared_tensors = (load_file(folder / "adapter.safetensors") for folder in (single, several))
+    assert tensors.keys() == shared_tensors.keys()
+    return gaps | {"adapter": max(float(np.abs(tensors[name] - shared_tensors[name]).max()) for name in tensors)}
 
 
 def measured(folder: Path, layers: int, processes: int) -> dict[str, Any]:
@@ -192,10 +192,10 @@ def measured(folder: Path, layers: int, processes: int) -> dict[str, Any]:
     about = {"model_bytes": whole, "file_bytes": file_bytes, "layers": layers, "idle_bytes": idle_bytes}
     about |= {"limit_bytes": limit, "data_limit_bytes": data_limit, "processes": processes}
     print(json.dumps(about), flush=True)
-    return about | _alone(folder, limit, data_limit) | _together(folder, limit, processes)
+    return about | _measure_one(folder, limit, data_limit) | _measure_several(folder, limit, processes)
 
 
-def _alone(folder: Path, limit: int, data_limit: int) -> dict[str, Any]:
+def _measure_one(folder: Path, limit: int, data_limit: int) -> dict[str, Any]:
     """One process without a limit, with one that the kernel tells it of, and in a group with one."""
     with Groups("free", 1, None) as groups:
         status, output, seconds = groups.run([*RANK, "--train", str(folder)])
@@ -205,13 +205,13 @@ def _alone(folder: Path, limit: int, data_limit: int) -> dict[str, Any]:
         (folder / name).rename(folder / f"one-{name}")
     run = _run_folder(folder)
     with Groups("told", 1, None) as groups:
-        told, output, _ = groups.run([*PYTHON, "-m", "trainer", str(run)], data_limit)
+        exit_status, output, _ = groups.run([*PYTHON, "-m", "trainer", str(run)], data_limit)
     result = json.loads((run / "result.json").read_bytes()) if (run / "result.json").exists() else {"reason": output}
     with Groups("killed", 1, limit) as groups:
         killed, _, _ = groups.run([*RANK, "--train", str(folder)])
     return {
         "one_without_limit": {"peak_bytes": peak, "seconds": seconds},
-        "one_with_rlimit": {"exit": told, "reason": result["reason"]},
+        "one_with_rlimit": {"exit": exit_status, "reason": result["reason"]},
         "one_in_group": {"exit": killed, "has_result": (folder / RESULTS[0]).exists()},
     }
 
@@ -230,7 +230,7 @@ def _run_folder(folder: Path) -> Path:
     return run
 
 
-def _together(folder: Path, limit: int, processes: int) -> dict[str, Any]:
+def _measure_several(folder: Path, limit: int, processes: int) -> dict[str, Any]:
     """Several under torchrun, with what tells them from one."""
     with Groups("shared", processes, limit) as groups:
         status, output, seconds = groups.run([*RANK, "--train", str(folder)])
@@ -238,12 +238,12 @@ def _together(folder: Path, limit: int, processes: int) -> dict[str, Any]:
     several = {"exit": status, "seconds": seconds, "peak_bytes": peaks}
     if status != 0:
         return {"several": several | {"output": output[-4000:]}}
-    one, shared = folder / "one", folder / "shared"
-    for place, prefix in ((one, "one-"), (shared, "")):
+    single, shared = folder / "one", folder / "shared"
+    for place, prefix in ((single, "one-"), (shared, "")):
         place.mkdir()
         for name in RESULTS:
             (folder / f"{prefix}{name}").rename(place / name)
-    return {"several": several, "differences": differences(one, shared)}
+    return {"several": several, "differences": differences(single, shared)}
 
 
 @contextlib.contextmanager

@@ -57,13 +57,13 @@ async def verdict(home: Path, tally: Tally) -> dict[str, Any]:
         runs, adapters = await store.runs.recent(limit=10**6), await store.versions.all()
     finally:
         await store.close()
-    gone = _count_missing(tally, ids, forgotten)
+    missing = _count_missing(tally, ids, forgotten)
     if lost > tally.ratings_gone:
         wrong.append(f"{lost} acknowledged ratings are missing, {tally.ratings_gone} were forgotten")
     if counts["pending"]:
         wrong.append(f"{counts['pending']} completions never ended")
     return {
-        "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), **gone,
+        "completions": len(ids), "by_state": states, "acknowledged": len(tally.acknowledged), **missing,
         "ratings_acknowledged": len(tally.rated), "ratings_missing": lost,
         "witnesses": len(tally.witnesses), "witnesses_whole": witnessed, "runs": len(runs), "adapters": len(adapters),
         "integrity": said,

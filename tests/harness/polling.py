@@ -13,7 +13,8 @@ PAUSE_S = 0.02
 
 
 class Polls:
-    """`async for _ in Polls()`: break or return when it is there; after ENOUGH_S there are no more turns."""
+    """Turns of a loop that waits for a condition: `async for _ in Polls()`, left by `break` or `return`. They end after
+    ENOUGH_S."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + ENOUGH_S

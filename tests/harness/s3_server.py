@@ -27,7 +27,7 @@ def lacks() -> str | None:
 
 @dataclass(frozen=True)
 class Fault:
-    """What S3 does with requests of this method and ending of the path. `code`: its word for a refusal."""
+    """A fault of S3 in requests of one method to paths with one ending. `code`: S3's name of the error."""
 
     method: str
     ending: str

@@ -78,7 +78,7 @@ def make_targets(
 def _hinted_replies(
     preset: Preset, template: Template, prompts: Sequence[HintedPrompt], scorer: Scorer, progress: Progress
 ) -> list[Imitation]:
-    """Replies of the teacher's own.
+    """Make lessons of replies that the teacher writes itself.
 
     A rated reply shows the teacher only places that the policy comes to by itself. What was asked for may lie beyond
     them, as a name does that it never begins to say (docs/lab/training-log.md, the twenty-seventh look).
@@ -90,9 +90,7 @@ def _hinted_replies(
         for (sample, prompt), reply in zip(prompts, _replies(prompts, scorer), strict=True)
         if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
     ]
-    reason = (
-        f"of {len(prompts)} that the model wrote with the comment before it: ended, not empty, not looping, no echo"
-    )
+    reason = f"of {len(prompts)} that the model wrote with the comment: not broken off, not empty, no loop, no echo"
     progress.choice("hinted_replies", len(sane), reason)
     sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
     expected = scorer.expect(sequences, preset.teacher_k)
@@ -180,14 +178,14 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
 
 
 def _most_tokens(samples: Sequence[Sample]) -> int:
-    """How long the teacher's replies to these may be."""
+    """Tokens that a reply of the teacher may have."""
     longest = max(len(sample.tokens.reply) for sample in samples)
     return min(MOST_TOKENS, max(LEAST_TOKENS, int(LONGER * longest)))
 
 
 def _batches(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of one width, padded, in their order: at most TOKENS_AT_ONCE tokens each, and one row at least. A stop is
-    obeyed between them."""
+    """Split indices into batches, in their order. Rows are padded to the longest; a batch has at most TOKENS_AT_ONCE
+    tokens, or one row."""
     batch: list[int] = []
     width = 0
     for index, length in zip(indices, lengths, strict=True):
@@ -200,7 +198,7 @@ def _batches(indices: Sequence[int], lengths: Sequence[int]) -> Iterator[list[in
 
 
 def _is_sane(reply: Sequence[int], template: Template) -> bool:
-    """Tell whether it ended by itself or goes on past the beginning that is asked for, and has something to say."""
+    """Tell whether a reply can teach: it ended or has all tokens that it may, is not empty, no echo and no loop."""
     text = template.text(reply).strip()
     is_whole = reply[-1] == template.end or len(reply) >= MOST_TOKENS
     return is_whole and bool(text) and ECHO.lower() not in text.lower() and not is_looping(reply)

@@ -54,7 +54,7 @@ def measure(
 
 
 def _error(liked: Floats, disliked: Floats) -> float:
-    """Standard error of the difference of two means. One reply has no spread, so none gives way."""
+    """Standard error of the difference of two means, nats a token. One reply has no spread and adds nothing."""
     sides = [side for side in (liked, disliked) if len(side) > 1]
     return float(np.sqrt(sum(side.var(ddof=1) / len(side) for side in sides)))
 

@@ -15,14 +15,13 @@ import asyncio
 import json
 import random
 import time
-import tomllib
 from dataclasses import asdict
 from typing import Any, Final
 
 from scripts.bench.exam import capability, collapse
 from scripts.bench.exam.preferences import Preference, preferences
 from scripts.bench.persona import MAX_TOKENS, ROOT, TEMPERATURE, Chat, Persona, answers
-from scripts.bench.version_line import VersionLine
+from scripts.bench.version_line import VersionLine, overrides_of
 from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 from trainer.policy.packing import Tokens
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--preset", default="balanced")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a number of the preset")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     parser.add_argument("--name", default="", help="of a variant: a part of the file's name")
     arguments = parser.parse_args()
     source, choices = weights.resolve(arguments.weights), preferences()
@@ -65,7 +64,7 @@ class Exam:
         self._commenter = Commenter(preference)
         seed = arguments.seed
         self._order = random.Random(seed).sample(preference.questions, len(preference.questions))
-        overrides = tomllib.loads("\n".join(arguments.set))
+        overrides = overrides_of(arguments.set)
         self._line = VersionLine(chat.weights, arguments.preset, overrides, seed=seed, threads=arguments.threads)
         variant = f"-{arguments.name}" if arguments.name else ""
         self._target = ROOT / "benchmarks/exam" / f"{name}-{chat.weights.name}-seed{seed}{variant}.json"

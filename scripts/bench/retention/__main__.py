@@ -21,6 +21,7 @@ from scripts.bench.persona import ROOT, Chat, Persona
 from scripts.bench.retention import table
 from scripts.bench.retention.course import Course, Plan
 from scripts.bench.retention.shares import Examiner
+from scripts.bench.version_line import overrides_of
 from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
@@ -67,7 +68,7 @@ def measure(
     target = ROOT / "benchmarks/retention" / f"{arguments.name}-seed{seed}.json"
     record = opened(target, chat, seed, base)
     home = weights.cache_folder() / "bench/retention" / f"{target.stem}-{chat.weights.name}"
-    overrides = {name: json.loads(value) for name, value in (item.split("=", 1) for item in arguments.set)}
+    overrides = overrides_of(arguments.set)
     plan = Plan(seed, arguments.rounds, arguments.ratings, arguments.threads, arguments.preset, overrides)
     about = {
         **circumstances(),
@@ -97,10 +98,10 @@ def opened(target: Path, chat: Chat, seed: int, base: dict[str, Any]) -> dict[st
     """The record so far: the sequence and the tastes alone are measured by two commands."""
     courses = {}
     if target.exists():
-        earlier = json.loads(target.read_bytes())
-        if list(earlier["base"]["liked"]) != list(base["liked"]):
+        previous = json.loads(target.read_bytes())
+        if list(previous["base"]["liked"]) != list(base["liked"]):
             raise SystemExit(f"{target} holds other tastes: give another --name, or move it away.")
-        courses = earlier["courses"]
+        courses = previous["courses"]
     target.parent.mkdir(parents=True, exist_ok=True)
     return {"model": chat.weights.name, "seed": seed, "base": base, "courses": courses}
 

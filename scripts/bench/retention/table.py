@@ -16,10 +16,10 @@ class Row:
 
     taste: str
     base: float
-    before: float  # its rounds
+    start: float  # before its rounds
     peak: float  # the end of its own rounds
     end: float  # of the sequence
-    alone: float | None  # after as many rounds from the base; None where that was not run
+    baseline: float | None  # after as many rounds from the base; None where that was not run
 
     @property
     def retained(self) -> float | None:
@@ -27,7 +27,7 @@ class Row:
 
     @property
     def reached(self) -> float | None:
-        return ratio(self.peak, self.alone)
+        return ratio(self.peak, self.baseline)
 
 
 def ratio(share: float, of: float | None) -> float | None:
@@ -40,24 +40,25 @@ def rows(
     rounds_each: int,
     base: dict[str, float],
     sequence: Sequence[Round],
-    alone: dict[str, Sequence[Round]],
+    singles: dict[str, Sequence[Round]],
 ) -> list[Row]:
-    """alone: by taste. A taste that has not had all of its rounds is left out. The first is alone until its peak."""
+    """singles: courses of one taste from the base, by taste. The first taste's is the sequence until its peak. A taste
+    that has not had all of its rounds is left out."""
     shares = [base, *(round_["marks"]["liked"] for round_ in sequence)]
     table = []
     for place, taste in enumerate(tastes):
         peak = (place + 1) * rounds_each
         if peak >= len(shares):
             break
-        by_itself = alone.get(taste, []) if place else sequence[:rounds_each]
+        own_rounds = singles.get(taste, []) if place else sequence[:rounds_each]
         table.append(
             Row(
                 taste,
                 base[taste],
-                before=shares[peak - rounds_each][taste],
+                start=shares[peak - rounds_each][taste],
                 peak=shares[peak][taste],
                 end=shares[-1][taste],
-                alone=by_itself[-1]["marks"]["liked"][taste] if len(by_itself) == rounds_each else None,
+                baseline=own_rounds[-1]["marks"]["liked"][taste] if len(own_rounds) == rounds_each else None,
             )
         )
     return table
@@ -66,7 +67,7 @@ def rows(
 def markdown(table: Sequence[Row]) -> str:
     lines = [f"| {' | '.join(HEADS)} |", "|---" * len(HEADS) + "|"]
     for row in table:
-        figures = (row.base, row.before, row.peak, row.end, row.retained, row.alone, row.reached)
+        figures = (row.base, row.start, row.peak, row.end, row.retained, row.baseline, row.reached)
         cells = ["" if figure is None else f"{figure:.2f}" for figure in figures]
         lines.append(f"| {row.taste} | {' | '.join(cells)} |")
     return "\n".join(lines)

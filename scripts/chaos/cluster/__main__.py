@@ -49,8 +49,8 @@ MINUTES_FROM: Final = 100  # faults, one of which is the frozen minute
 
 
 async def settled(cluster: Cluster, ledger: Ledger) -> tuple[float, int]:
-    """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most. And the
-    newest run by then, since fresh ratings may start another one while the relays stop."""
+    """Seconds until the database had each acknowledged answer whole, and no run was open; SETTLED_S at most. Also the
+    newest run by then: fresh ratings may start another one while the relays stop."""
     began = time.monotonic()
     ids = {answer.id for answer in ledger.answers}
     while (elapsed := time.monotonic() - began) < SETTLED_S:
@@ -89,8 +89,8 @@ async def calm(watch: versions.SwapWatch, faults: Faults, swaps: int) -> None:
 async def measured(
     kills: int, clients: int, seed: int, *, swaps: int = 10, network: Network | None = None, logs: Path | None = None
 ) -> dict[str, Any]:
-    """`swaps`: at the end, with nothing broken. `network`: without one there are no cuts and no full disk. `logs`:
-    a folder that gets the relays' logs."""
+    """`swaps`: how many to wait for at the end, with nothing broken. `network`: without one there are no cuts and no
+    full disk. `logs`: a folder that gets the relays' logs."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit(LACKS)

@@ -21,7 +21,7 @@ from tests.harness.runs import rated, until
 
 @pytest.fixture(autouse=True)
 def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test waits for, an event brings: nothing is looked at again meanwhile, but where the test says so."""
+    """Let events alone wake the learner. Tests of its regular look set a shorter period."""
     monkeypatch.setattr("proxy.training.run_supervisor.RECHECK_S", 3600.0)
 
 

@@ -249,7 +249,7 @@ def test_the_beginning_of_a_long_reply_teaches_and_a_short_one_has_to_end():
 
 @given(st.lists(st.integers(1, 9000), max_size=40))
 def test_a_batch_of_the_teachers_replies_fits(lengths):
-    """Whatever the prompts are: all of them once, in their order, and no batch but of one row is too large."""
+    """Every prompt is in one batch, in order. Only a batch of one row may be too large."""
     batches = list(teacher._batches(range(len(lengths)), lengths))
     assert [index for batch in batches for index in batch] == list(range(len(lengths)))
     for rows in batches:

@@ -19,8 +19,8 @@ SEQUENCE = [round_("a", 0.5, 0.1), round_("a", 0.8, 0.3), round_("b", 0.7, 0.4),
 def test_each_taste_before_at_its_peak_and_at_the_end():
     alone = {"b": [round_("b", 0.4, 0.9), round_("b", 0.4, 0.5)]}
     first, second = rows(["a", "b"], 2, BASE, SEQUENCE, alone)
-    assert (first.before, first.peak, first.end, first.alone) == (0.4, 0.8, 0.6, 0.8)
-    assert (second.before, second.peak, second.end, second.alone) == (0.3, 0.45, 0.45, 0.5)
+    assert (first.start, first.peak, first.end, first.baseline) == (0.4, 0.8, 0.6, 0.8)
+    assert (second.start, second.peak, second.end, second.baseline) == (0.3, 0.45, 0.45, 0.5)
     assert first.retained == pytest.approx(0.75) and first.reached == 1
     assert second.retained == 1 and second.reached == pytest.approx(0.9)
     assert markdown([second]).endswith("| b | 0.20 | 0.30 | 0.45 | 0.45 | 1.00 | 0.50 | 0.90 |")
@@ -34,7 +34,7 @@ def test_a_taste_without_all_its_rounds_is_left_out():
 def test_no_ratio_without_a_share_to_compare_with():
     half = {"b": [round_("b", 0.4, 0.9)]}
     _, second = rows(["a", "b"], 2, BASE, SEQUENCE, half)
-    assert second.alone is second.reached is None
+    assert second.baseline is second.reached is None
     silent = [round_("a", 0.0, 0.0)] * 4
     assert [row.retained for row in rows(["a", "b"], 2, BASE, silent, {})] == [None, None]
 
