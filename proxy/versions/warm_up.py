@@ -17,7 +17,7 @@ import structlog
 from proxy.backends.ask import ask
 from proxy.backends.base import Address, Backend
 from proxy.conversation.active_conversations import ActiveConversations
-from proxy.core.errors import ProxyError
+from proxy.core.errors import BackendDown, ProxyError
 
 log = structlog.get_logger()
 
@@ -31,9 +31,17 @@ class WarmUp:
         self._backend, self._recent = backend, recent
 
     async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:
-        """Status and text of the first of these that does not answer with 200, else of any. Raises BackendDown."""
+        """Status and text of the first of these that does not answer with 200, else of any.
+
+        Who is not reached is left out, where the backend has others. Raises BackendDown.
+        """
         for address in addresses:
-            status, text = await ask(self._backend, address, HELLO, WARM_UP_S, "the warm-up request")
+            try:
+                status, text = await ask(self._backend, address, HELLO, WARM_UP_S, "the warm-up request")
+            except BackendDown:
+                if not self._backend.fail_over(address):
+                    raise
+                continue
             if status != 200:
                 return status, text.decode(errors="replace")
         return 200, ""

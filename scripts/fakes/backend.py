@@ -41,7 +41,7 @@ class FakeBackend(Listening):
         self.hold_lists = asyncio.Event()  # cleared: lists of models wait
         self.hold_lists.set()
         self.lists = 0  # that were asked for
-        self.hold_load = asyncio.Event()  # cleared: loads wait
+        self.hold_load = asyncio.Event()  # cleared: loads and unloads wait
         self.hold_load.set()
         self.fail_next = 0  # so many answers to come are errors
         self.refuse_load = False
@@ -149,6 +149,7 @@ class FakeBackend(Listening):
 
     async def _unload(self, request: web.Request) -> web.Response:
         name = (await request.json())["lora_name"]
+        await self.hold_load.wait()
         if self.adapters.pop(name, None) is None:
             return web.json_response({"error": {"message": "cannot be found"}}, status=404)
         self.unloaded.append(name)

@@ -1,16 +1,16 @@
 """Several servers of one kind with the same model: requests are spread, and a version is in all of them or in none.
 
 Owns who is asked, who is left out, and what one that comes, or comes back, is given before it is asked. A replica that
-nobody reaches keeps no version from going live: it has no part in answers until it holds what the others hold. One
-that its name does not have any more ends its answers and is gone. Not here: how one server is spoken to (vllm), which
-replica a request gets (choice), which version is live (live_version).
+nobody reaches, or that keeps the others waiting, keeps no version from going live. It has no part in answers until it
+holds what the others hold. One that its name does not have any more ends its answers and is gone. Not here: how one
+server is spoken to (vllm), which replica a request gets (choice), which version is live (live_version).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ log = structlog.get_logger()
 
 LOOK_DOWN_S: Final = 1.0  # at one that is left out
 LOOK_UP_S: Final = 5.0  # at one that answers: it may have been restarted without anybody noticing; at a name, too
+GRACE_S: Final = 2.0  # that the others have when the first holds a version, or as long again as that one took
 DEPARTURE: Final = "its name does not have it any more"
 
 
@@ -73,6 +74,7 @@ class Replicas:
         self.capabilities: Capabilities = self._any.capabilities
         self._model: str | None = None  # that all have to serve; the first one that answered has said it
         self._adapters: dict[str, Path] = {}  # what every one that is asked holds
+        self._unloaded: set[str] = set()  # what one that was away may still hold
         self._changing = asyncio.Lock()
         self._turn = 0
         self._names_asked_at = -LOOK_UP_S
@@ -215,15 +217,19 @@ class Replicas:
         replica.looked_at = asyncio.get_running_loop().time()
         try:
             await self._start(replica)
-            lacks = await self._lacks(replica)
-            if replica.out_reason is None and not lacks:
-                return
-            async with self._changing:
-                for name in await self._lacks(replica):  # asked again: a load may have ended in between
-                    replica.leave_out(f"it came back without {name}, which is being loaded")
-                    await replica.server.load(name, self._adapters[name])
+            versions = await self._versions_at(replica)
+            for name in versions & self._unloaded:
+                with contextlib.suppress(BackendBroke):  # it takes memory there, and nobody asks for it
+                    await replica.server.unload(name)
+                versions.discard(name)
+            while lacks := self._adapters.keys() - versions:
+                name = min(lacks)
+                replica.leave_out(f"it came back without {name}, which is being loaded")
+                await replica.server.load(name, self._adapters[name])
+                versions.add(name)
+            if replica.out_reason is not None:
                 replica.out_reason = None
-            log.info("replica answers", url=replica.url, adapters=list(self._adapters))
+                log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
             replica.leave_out(error.message)
 
@@ -234,15 +240,15 @@ class Replicas:
             replica.has_started = True
             log.info("replica is new", url=replica.url)
 
-    async def _lacks(self, replica: Replica) -> set[str]:
-        """Versions that it has to be given. Raises BackendBroke where it serves another model."""
+    async def _versions_at(self, replica: Replica) -> set[str]:
+        """Our versions that it has. Raises BackendBroke where it serves another model."""
         await replica.server.ready()
         ids = {str(model.get("id")) for model in await replica.server.models()}
         model = replica.server.served.model
         if model not in ids or model != (self._model or model):
             raise BackendBroke(f"it serves {', '.join(sorted(ids)) or 'nothing'}, and not {self._model or model}")
         self._model = model
-        return {name for name in self._adapters if replica.server.server_name(name) not in ids}
+        return {name for name in self._adapters.keys() | self._unloaded if replica.server.server_name(name) in ids}
 
     # Requests
 
@@ -284,20 +290,13 @@ class Replicas:
     # Versions
 
     async def load(self, name: str, path: Path) -> None:
-        """Into all that are asked, or into none. One that is gone gets it when it comes back."""
+        """Into all that are asked, or into none. One that is gone, or far slower, gets it when it comes back."""
         async with self._changing:
-            replicas = self._up()
-            results = await asyncio.gather(*(r.server.load(name, path) for r in replicas), return_exceptions=True)
-            refused: list[tuple[Replica, ProxyError]] = []
-            for replica, result in zip(replicas, results, strict=True):
-                if isinstance(result, BackendDown):
-                    replica.leave_out(result.message)
-                elif isinstance(result, ProxyError):
-                    refused.append((replica, result))
-                elif result is not None:
-                    raise result
+            self._unloaded.discard(name)
+            results = await self._ask_all(self._up(), lambda server: server.load(name, path))
+            holding = [replica for replica, error in results.items() if error is None]
+            refused = [(replica, error) for replica, error in results.items() if error is not None]
             if refused and name not in self._adapters:
-                holding = [r for r, result in zip(replicas, results, strict=True) if result is None]
                 await self._take_back(name, holding)
                 replica, error = refused[0]
                 raise type(error)(f"{error.message} (at {replica.url}; no replica keeps {name})")
@@ -305,6 +304,39 @@ class Replicas:
                 replica.leave_out(error.message)
             self._up()
             self._adapters[name] = path
+            for replica in self._all:
+                if replica.out_reason is None and replica not in holding:
+                    replica.leave_out(f"it came back while {name} was being loaded")
+
+    async def _ask_all(
+        self, replicas: Sequence[Replica], request: Callable[[OpenAICompatible], Coroutine[Any, Any, None]]
+    ) -> dict[Replica, ProxyError | None]:
+        """Refusals of these, None of those that did it; `replicas`: one at least.
+
+        Who is not reached is left out, and so is who keeps the others waiting. A network that swallows packets says
+        nothing for a minute. Meanwhile the old version would answer here, and the new one at another relay.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        tasks = {asyncio.create_task(request(replica.server)): replica for replica in replicas}
+        try:
+            pending = set(tasks)
+            while pending and all(task.exception() for task in tasks.keys() - pending):
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            _, late = await asyncio.wait(tasks, timeout=max(GRACE_S, loop.time() - began))
+        finally:
+            for task in tasks:
+                task.cancel()
+        results: dict[Replica, ProxyError | None] = {}
+        for task, replica in tasks.items():
+            error = BackendDown("it takes far longer than the others") if task in late else task.exception()
+            if isinstance(error, BackendDown):
+                replica.leave_out(error.message)
+            elif error is None or isinstance(error, ProxyError):
+                results[replica] = error
+            else:
+                raise error
+        return results
 
     async def _take_back(self, name: str, holding: Sequence[Replica]) -> None:
         for replica in holding:
@@ -317,15 +349,15 @@ class Replicas:
     async def unload(self, name: str) -> None:
         async with self._changing:
             path = self._adapters.pop(name, None)
-            replicas = [r for r in self._all if r.out_reason is None]
-            results = await asyncio.gather(*(r.server.unload(name) for r in replicas), return_exceptions=True)
-            for replica, result in zip(replicas, results, strict=True):
-                if isinstance(result, BackendDown):
-                    replica.leave_out(result.message)
-                elif isinstance(result, BaseException):
+            self._unloaded.add(name)
+            if not (up := [replica for replica in self._all if replica.out_reason is None]):
+                return
+            for error in (await self._ask_all(up, lambda server: server.unload(name))).values():
+                if error is not None:
                     if path is not None:
                         self._adapters[name] = path
-                    raise result
+                        self._unloaded.discard(name)
+                    raise error
 
     async def check(self, rank: int, folder: Path) -> str | None:
         for replica in self._up():

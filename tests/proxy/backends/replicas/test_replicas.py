@@ -13,6 +13,7 @@ import pytest
 
 from config.settings import load
 from proxy.backends import make_backend
+from proxy.backends.openai_compatible import CALL_S
 from proxy.core.errors import BadRequest
 from proxy.core.events import Events
 from proxy.training.weights_check import WeightsCheck
@@ -39,6 +40,7 @@ async def spread(tmp_path: Path, two: list[FakeBackend], monkeypatch: pytest.Mon
     """A proxy over two replicas, with two versions of which none is live."""
     monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_DOWN_S", 0.05)
     monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_UP_S", 0.2)
+    monkeypatch.setattr("proxy.backends.replicas.replicas.GRACE_S", 0.5, raising=False)
     proxy = Proxy(tmp_path / "home", two[0], FakeLauncher())
     proxy.kind = None
     proxy.flags["backend.replicas"] = [two[1].url]
@@ -148,6 +150,58 @@ async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, tw
     while len(two[1].asked) < 2:
         assert await answered_anywhere(spread) == "v2"
     assert all(body["model"] == f"fake@v2-{spread.mark}" for _, body in two[1].asked)
+
+
+async def test_one_that_says_nothing_keeps_no_version_from_going_live(spread: Proxy, two: list[FakeBackend]) -> None:
+    """As behind a network that swallows packets: a load, and an unload, that nobody answers."""
+    await spread.post("/rl/promote/1")
+    _fall_silent(two[1])
+    async with asyncio.timeout(CALL_S / 2):
+        assert (await spread.post("/rl/promote/2"))[0] == 200
+    assert {await answered_anywhere(spread) for _ in range(4)} == {"v2"}
+    assert "it takes far longer than the others" in await state(spread)
+    _speak_again(two[1])
+    await said_at_last(spread, "2 of 2")
+    assert set(two[1].adapters) == {f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"}
+
+
+async def test_one_that_does_not_unload_keeps_nobody_waiting_and_does_it_later(
+    spread: Proxy, two: list[FakeBackend]
+) -> None:
+    for version in (1, 2):
+        await spread.post(f"/rl/promote/{version}")
+    _fall_silent(two[1])
+    async with asyncio.timeout(CALL_S / 2):
+        assert (await spread.post("/rl/promote/base"))[0] == 200  # v1 is neither live nor the one before
+        assert (await spread.post("/rl/promote/2"))[0] == 200
+    assert set(two[0].adapters) == {f"fake@v2-{spread.mark}"}
+    _speak_again(two[1])
+    await said_at_last(spread, "2 of 2")
+    assert set(two[1].adapters) == {f"fake@v2-{spread.mark}"}
+
+
+async def test_one_that_comes_back_slowly_keeps_no_version_from_going_live(
+    spread: Proxy, two: list[FakeBackend]
+) -> None:
+    await spread.post("/rl/promote/1")
+    two[1].hold_load.clear()
+    two[1].adapters.clear()  # it was restarted, and takes its time to load
+    await said_at_last(spread, "it came back without")
+    async with asyncio.timeout(CALL_S / 2):
+        assert (await spread.post("/rl/promote/2"))[0] == 200
+    _speak_again(two[1])
+    await said_at_last(spread, "2 of 2")
+    assert set(two[1].adapters) == {f"fake@v1-{spread.mark}", f"fake@v2-{spread.mark}"}
+
+
+def _fall_silent(fake: FakeBackend) -> None:
+    fake.hold_load.clear()
+    fake.hold_lists.clear()
+
+
+def _speak_again(fake: FakeBackend) -> None:
+    fake.hold_load.set()
+    fake.hold_lists.set()
 
 
 async def test_counting_tokens_takes_a_place_for_no_longer_than_it_lasts(spread: Proxy, two: list[FakeBackend]) -> None:
