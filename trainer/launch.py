@@ -34,6 +34,7 @@ from trainer.child_process import (
     run_to_end,
     spawn,
 )
+from trainer.container import memory as machine_memory
 from trainer.estimate import Duration, Estimate, EstimateRequest, Hardware, Way, rounds_products
 from trainer.formats import model_info, sight
 from trainer.formats.manifest import AdapterError
@@ -95,6 +96,7 @@ __all__ = [
     "join_lessons",
     "last_line",
     "local",
+    "machine_memory",
     "neutral",
     "open_log",
     "out_of_reach",

@@ -5,7 +5,7 @@ itself and then becomes the child (exec keeps them, and the process). So they ho
 does can raise them. No code runs between fork and exec in a process with threads. A core would hold people's texts.
 Memory is the one that the kernel does not bound well. Address space (RLIMIT_AS) is many times what torch uses, and
 RLIMIT_DATA counts weights that are only mapped. So it is measured from outside, `in_use`, and who is over it is killed
-(launch). Not here: being nice (low_priority), the environment (launch); free memory of the machine (the proxy's due).
+(launch). Not here: being nice (low_priority), the environment (launch); free memory of the machine (container).
 
     python -I -S limits.py FILES FILE_BYTES COMMAND…      (0: as many as it finds)
 """
@@ -31,7 +31,9 @@ class ProcessLimits:
 
 def default_threads() -> tuple[int, int]:
     """(server, trainer): together no more than the cores we may use, or the two spin against each other."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    from trainer import container  # not needed by the program that this file also is
+
+    cores = container.processors()
     trainer = max(1, cores // 2)
     return max(1, cores - trainer), trainer
 
@@ -43,7 +45,7 @@ def limited(limits: ProcessLimits, command: Sequence[str]) -> list[str]:
 
 def in_use(pid: int) -> int:
     """Bytes of memory that come free with this process and its children; files that are only mapped do not count."""
-    import psutil  # not needed by the program that this file also is
+    import psutil  # nor this
 
     try:
         root = psutil.Process(pid)

@@ -49,6 +49,8 @@ from trainer.run.plan import NothingToLearn, Plan, RatingCount
 from trainer.run.scalars import Scalars
 from trainer.run.steps import LESS_MEMORY, Diverged
 
+NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # of CUDA, torch's CPU, the system
+
 
 def run(
     folder: Path, progress: Progress, stop: Stop, seal: Seal = IN_THE_CLEAR, tinker: TinkerServer | None = None
@@ -88,7 +90,7 @@ def _in_words(error: BaseException) -> str:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     message = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in message or "can't allocate memory" in message
+    return isinstance(error, MemoryError) or any(words in message for words in NO_MEMORY)
 
 
 def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal, tinker: TinkerServer | None) -> None:

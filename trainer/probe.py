@@ -19,10 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from config import presets
 from config.errors import SettingsError
+from trainer import container
 from trainer.formats import model_code, model_info, weights
 from trainer.io.run_folder import Compute, RunError
 from trainer.lessons import rehearsal
@@ -153,7 +152,7 @@ def _read(
 
 def _affordable(parameters: int) -> tuple[Compute | None, str | None]:
     """The number format that there is memory for, else why nothing is computed."""
-    free = psutil.virtual_memory().available / GB - SPARE_GB
+    free = container.memory().free / GB - SPARE_GB
     for compute, size in (("float32", 4), ("bfloat16", 2)):
         if parameters * size / GB < free:
             return compute, None  # type: ignore[return-value]

@@ -25,7 +25,7 @@ from proxy.backends.llamacpp import LlamaCpp, LlamaRouter
 from proxy.backends.process import Process
 from proxy.core.errors import BackendBroke, BackendDown
 from proxy.core.json_edit import dumps
-from trainer.launch import Launcher
+from trainer.launch import Launcher, machine_memory
 
 GB: Final = 2**30
 SPARE_GB: Final = 0.5  # what is left to the machine when one more process has started
@@ -134,7 +134,7 @@ def _enough_memory(like: int, name: str) -> None:
         )
     except psutil.Error:
         return  # it ends in this moment; then it does not serve, and the load fails by itself
-    free = psutil.virtual_memory().available
+    free = machine_memory().free
     if free < needed + SPARE_GB * GB:
         raise BackendBroke(
             f"A second llama-server for {name} needs about {needed / GB:.1f} GB and {free / GB:.1f} GB are free; "

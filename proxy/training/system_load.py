@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 import psutil
 import structlog
 
+from trainer.launch import machine_memory
+
 log = structlog.get_logger()
 
 WINDOW_S: Final = 60.0  # the CPU's use is a mean over so long
@@ -62,7 +64,7 @@ class Machine:
             with self._one_at_a_time:
                 cpu = self._cpu_percent(now, tree)
         runs = _tree(trainer) if trainer is not None else []
-        free = (psutil.virtual_memory().available + sum(_memory(process) for process in runs)) / GB
+        free = (machine_memory().free + sum(_memory(process) for process in runs)) / GB
         if self._smi is None:
             return MachineUse(free, cpu)
         try:

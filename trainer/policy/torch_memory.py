@@ -12,14 +12,16 @@ import sys
 import psutil
 import torch
 
+from trainer import container
 from trainer.policy.footprint import HOARD
 
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")  # of torch's allocator; of the system's, for a map
 
 
 def free_bytes(device: str) -> int:
     """Memory that is free where it trains."""
-    free: int = torch.cuda.mem_get_info()[0] if device == "cuda" else psutil.virtual_memory().available
+    free: int = torch.cuda.mem_get_info()[0] if device == "cuda" else container.memory().free
     return free
 
 
@@ -58,4 +60,4 @@ def give_back_at_once() -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """CUDA has a class for it; the CPU's allocator only a sentence."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in NO_MEMORY)

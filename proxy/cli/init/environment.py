@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import psutil
-
 from proxy.cli.agents import connection
 from proxy.cli.agents.catalog import AGENTS, AgentLink, Home
 from proxy.cli.agents.paths import UnreadableSettings
+from trainer.launch import machine_memory
 
 GB: Final = 2**30
 SMI_S: Final = 10.0
@@ -83,11 +82,11 @@ def _is_connected(home: Path, name: str) -> bool:
 
 
 def machine(home: Path) -> ThisMachine:
-    memory = psutil.virtual_memory()
+    memory = machine_memory()
     folder = next(p for p in (home, *home.parents) if p.exists())
     free = shutil.disk_usage(folder).free / GB
     name, kind, room = _accelerator(memory.total / GB)
-    return ThisMachine(name, kind, room, memory.total / GB, memory.available / GB, free)
+    return ThisMachine(name, kind, room, memory.total / GB, memory.free / GB, free)
 
 
 def _accelerator(memory_gb: float) -> tuple[str | None, str, float | None]:

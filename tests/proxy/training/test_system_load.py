@@ -61,7 +61,7 @@ def test_a_process_of_ours_is_not_counted() -> None:
 
 
 def test_memory_that_the_trainer_holds_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=3 * 2**30))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=3 * 2**30, total=8 * 2**30))
     machine = Machine(cpu=False, gpu=False)
     assert machine.look(0.0) == MachineUse(3.0)
     assert 3.01 < machine.look(0.0, os.getpid()).free_gb < 10
