@@ -9,7 +9,8 @@ Fake: the three replicas, which answer as vLLM does, and the trainer, a process 
 Clients hold conversations at one relay and rate at the other. Ratings start runs, and runs go live. Meanwhile relays,
 the learner, its run, the database or a replica are killed, cut off, frozen or full. Then some swaps with nothing
 broken. In the end the database is read. Each acknowledged answer and rating is there once, and no rating trained twice.
-No two trainers were at work at once, and no conversation went back to an older version.
+No two trainers were at work at once. No conversation went back to an older version, unless the database was away: a
+relay goes on with what it knows then.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ async def _observed(
     watching.cancel()
     await asyncio.wait({watching})
     swap_list = watch.swaps(faults.log)
-    problems = faults.problems + versions.problems(swap_list, ledger, cluster)
+    problems = faults.problems + versions.problems(swap_list, ledger, cluster, faults.log)
     if (count := sum(swap.is_calm for swap in swap_list)) < swaps:
         problems.append(f"only {count} swaps in {CALM_S:g} s with nothing broken: {status_lines}")
     statuses = [await relay.stop() for relay in cluster.relays]
@@ -150,7 +151,7 @@ async def _observed(
         "minutes": round((time.monotonic() - began) / 60, 1), "asked": ledger.requests, "answers": len(ledger.answers),
         "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
-        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s, **versions.summary(swap_list, ledger),
+        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s, **versions.summary(swap_list, ledger, faults.log),
         **await asyncio.to_thread(stored.learned, cluster.server, cluster.database),
         "wrong": problems[:50], "wrong_count": len(problems),
     }  # fmt: skip

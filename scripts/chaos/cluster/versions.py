@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import statistics
 import time
 from collections import defaultdict
@@ -17,6 +18,7 @@ from scripts.chaos.cluster.faults import Fault
 from scripts.chaos.cluster.machines import Cluster
 
 LOOK_S: Final = 0.25
+HIDING: Final = re.compile("the database|the learner is cut off")  # in a fault's name: relays do not hear of swaps
 LIMIT_S: Final = 5.0  # from going live until all replicas have a version, and all relays answer with it
 
 
@@ -58,8 +60,9 @@ def is_calm(faults: list[Fault], moment: float) -> bool:
     return not any(fault.began < moment + LIMIT_S and fault.ended > moment - LIMIT_S for fault in faults)
 
 
-def problems(swaps: list[Swap], ledger: Ledger, cluster: Cluster) -> list[str]:
-    """Replicas that got a version late or never, and answers of a version that was not live any more."""
+def problems(swaps: list[Swap], ledger: Ledger, cluster: Cluster, befallen: list[Fault]) -> list[str]:
+    """Replicas that got a version late or never, and answers of a version that was not live any more. `befallen`: what
+    befell the machines."""
     faults = [
         f"v{swap.version} was not at all replicas {LIMIT_S:g} s after it went live ({swap.lag_s})"
         for swap in swaps
@@ -73,30 +76,43 @@ def problems(swaps: list[Swap], ledger: Ledger, cluster: Cluster) -> list[str]:
         newest = cluster.names(max(swap.version for swap in swaps))
         for replica in cluster.replicas:
             faults += [f"{replica.url} lacks {name} in the end" for name in newest if name not in replica.adapters]
-    return faults + mixed(ledger)
+    return faults + mixed(ledger, befallen)
 
 
-def mixed(ledger: Ledger) -> list[str]:
+def mixed(ledger: Ledger, faults: list[Fault]) -> list[str]:
     """Conversations that went back to an older version, and answers of other weights than their header says."""
-    faults = [
+    lies = [
         f"{answer.id} says v{answer.version} and is of v{answer.served}"
         for answer in ledger.answers
         if answer.version != answer.served
     ]
-    turns: dict[str, list[Answer]] = defaultdict(list)
+    return lies + [
+        f"conversation {answers[0].conversation} went back: {', '.join(map(_outline, answers))}"
+        for turn, answers in _returns(ledger)
+        if not hides_swaps(faults, turn.began)
+    ]
+
+
+def _returns(ledger: Ledger) -> list[tuple[Answer, list[Answer]]]:
+    """First turn of each conversation that is of an older version than the turn before, and all of its turns."""
+    conversations: dict[str, list[Answer]] = defaultdict(list)
     for answer in ledger.answers:
-        turns[answer.conversation].append(answer)
-    for conversation, answers in turns.items():
-        if any(turn.version < parent.version for parent, turn in pairwise(answers)):
-            faults.append(f"conversation {conversation} went back: {', '.join(map(_outline, answers))}")
-    return faults
+        conversations[answer.conversation].append(answer)
+    first = ((next((b for a, b in pairwise(turns) if b.version < a.version), None), turns)
+             for turns in conversations.values())  # fmt: skip
+    return [(turn, turns) for turn, turns in first if turn is not None]
+
+
+def hides_swaps(faults: list[Fault], moment: float) -> bool:
+    """Tell whether a relay that answers now may not know of a swap, as the database was away until LIMIT_S before."""
+    return any(HIDING.search(f.name) and f.began < moment < f.ended + LIMIT_S for f in faults)
 
 
 def _outline(answer: Answer) -> str:
     return f"v{answer.version} at {time.strftime('%H:%M:%S', time.gmtime(answer.began))} by relay {answer.relay}"
 
 
-def summary(swaps: list[Swap], ledger: Ledger) -> dict[str, Any]:
+def summary(swaps: list[Swap], ledger: Ledger, faults: list[Fault]) -> dict[str, Any]:
     turns: dict[str, set[int]] = defaultdict(set)
     for answer in ledger.answers:
         turns[answer.conversation].add(answer.version)
@@ -109,6 +125,9 @@ def summary(swaps: list[Swap], ledger: Ledger) -> dict[str, Any]:
         "swaps_overtaken": sum(swap.lag_s is None for swap in swaps),
         "conversations": len(turns),
         "conversations_over_a_swap": sum(len(versions) > 1 for versions in turns.values()),
+        "conversations_back_without_the_database": sum(
+            hides_swaps(faults, turn.began) for turn, _ in _returns(ledger)
+        ),
     }
 
 

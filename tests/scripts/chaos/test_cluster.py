@@ -113,10 +113,20 @@ def test_runs_that_hang_or_are_doubled_are_told(tmp_path: Path) -> None:
 
 def test_a_conversation_that_goes_back_and_weights_that_lie_are_told() -> None:
     turns = [answer("a", version=1, served=1), answer("b", version=2, served=2), answer("c", version=1, served=2)]
-    lies, back = versions.mixed(Ledger(answers=turns))
+    lies, back = versions.mixed(Ledger(answers=turns), [])
     assert lies == "c says v1 and is of v2"
     assert back.startswith("conversation 1/1 went back: v1 at ")
-    assert versions.mixed(Ledger(answers=turns[:2])) == []
+    assert versions.mixed(Ledger(answers=turns[:2]), []) == []
+
+
+def test_a_relay_without_its_database_goes_on_with_the_version_that_it_knows() -> None:
+    now = time.time()
+    turns = [answer("a", version=2, served=2, began=now - 9), answer("b", version=1, served=1, began=now)]
+    cut = Fault("a relay is cut off the database", now - 8, now - 2)
+    assert versions.mixed(Ledger(answers=turns), [cut]) == []
+    assert versions.summary([], Ledger(answers=turns), [cut])["conversations_back_without_the_database"] == 1
+    for other in (cut._replace(name="a relay is cut off a replica"), cut._replace(ended=now - 6)):
+        assert len(versions.mixed(Ledger(answers=turns), [other])) == 1
 
 
 def test_a_swap_that_is_late_with_nothing_broken_is_told() -> None:
@@ -131,7 +141,7 @@ def test_a_swap_that_is_late_with_nothing_broken_is_told() -> None:
     assert versions.is_calm(faults, now) and not versions.is_calm(faults, now - 55)
     swaps = [Swap(2, now, 6.0, True), Swap(3, now + 20, 7.0, False), Swap(4, now + 40, 0.1, True)]
     late = answer("a", version=3, served=3, began=now + 46)
-    assert versions.problems(swaps, Ledger(answers=[late]), Cluster()) == [  # type: ignore[arg-type]
+    assert versions.problems(swaps, Ledger(answers=[late]), Cluster(), []) == [  # type: ignore[arg-type]
         "v2 was not at all replicas 5 s after it went live (6.0)",
         "1 answers of an older version 5 s after v4 went live",
     ]
