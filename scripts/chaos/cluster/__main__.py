@@ -151,7 +151,8 @@ async def _observed(
         "minutes": round((time.monotonic() - began) / 60, 1), "asked": ledger.requests, "answers": len(ledger.answers),
         "cut": ledger.cut, "ratings": len(ledger.ratings), "unsure": len(ledger.unsure),
         "refused_ratings": dict(ledger.refused), "statuses": {str(k): n for k, n in ledger.statuses.items()},
-        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s, **versions.summary(swap_list, ledger, faults.log),
+        "longest_answer_s": round(ledger.longest_s, 2), "settled_s": settled_s,
+        **versions.summary(swap_list, ledger, faults.log),
         **await asyncio.to_thread(stored.learned, cluster.server, cluster.database),
         "wrong": problems[:50], "wrong_count": len(problems),
     }  # fmt: skip

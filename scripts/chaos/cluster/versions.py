@@ -125,9 +125,7 @@ def summary(swaps: list[Swap], ledger: Ledger, faults: list[Fault]) -> dict[str,
         "swaps_overtaken": sum(swap.lag_s is None for swap in swaps),
         "conversations": len(turns),
         "conversations_over_a_swap": sum(len(versions) > 1 for versions in turns.values()),
-        "conversations_back_without_the_database": sum(
-            hides_swaps(faults, turn.began) for turn, _ in _returns(ledger)
-        ),
+        "conversations_back_without_the_database": sum(hides_swaps(faults, turn.began) for turn, _ in _returns(ledger)),
     }
 
 
