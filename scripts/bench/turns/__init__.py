@@ -1,0 +1,1 @@
+"""Conversations of two turns, of which only the last is rated."""
