@@ -247,6 +247,48 @@ def test_the_beginning_of_a_long_reply_teaches_and_a_short_one_has_to_end():
     assert teacher._is_sane(long, template)
 
 
+def test_where_memory_is_short_the_teacher_writes_fewer_replies_at_a_time(tmp_path, model, lines, policy, monkeypatch):
+    """A run that would train in small micro-batches does not end before its first step."""
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, commented(lines)), policy)
+    short = [*template.reply("a fine reply", ended=False), template.end]
+    asked = []
+
+    def generate(input_ids, **_):
+        asked.append(len(input_ids))
+        if len(input_ids) > 2 or len(asked) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return torch.cat([input_ids, torch.tensor([short] * len(input_ids))], 1)
+
+    monkeypatch.setattr(policy.model, "generate", generate)
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=6)
+    assert asked == [6, 3, 1, 2, 3, 1, 2]  # the first one alone did not fit either
+    assert len(taught.imitations) == 5
+    chosen = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [(e["value"], "memory was too short for 1" in e["why"]) for e in chosen if e["event"] == "choice"] == [
+        (5, True)
+    ]
+
+
+def test_the_teacher_writes_no_hotter_than_the_model_is(tmp_path, model, lines, policy, monkeypatch):
+    """At temperature 3 it says nothing that a person has asked for, and the gate would take that for a style."""
+    hot = [
+        line | {"sampling": {"temperature": 3.0 if i else 0.5}, "exact": False}
+        for i, line in enumerate(commented(lines[:1] + lines[2:3]))
+    ]
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, hot), policy)
+    asked = []
+
+    def generate(prompts, *, temperature, **_):
+        asked.append(temperature)
+        return [[*template.reply("a fine reply", ended=False), template.end]] * len(prompts)
+
+    monkeypatch.setattr(policy, "generate", generate)
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
+    assert asked == [0.5, 1.0]
+    assert [extra.tokens.temperature for extra in taught.imitations] == [0.5, 1.0]
+    assert [tokens.temperature for tokens in taught.hinted.values()] == [0.5, 3.0]
+
+
 @given(st.lists(st.integers(1, 9000), max_size=40))
 def test_a_batch_of_the_teachers_replies_fits(lengths):
     """Every prompt is in one batch, in order. Only a batch of one row may be too large."""
