@@ -40,7 +40,7 @@ def owner(settings: Settings) -> int | None:
 
 
 def is_starting(settings: Settings) -> bool:
-    """Tell whether a process holds this home that has not written where it answers: a model may take minutes to load."""
+    """Tell whether a process holds this home and has not said where it answers: a model may take minutes to load."""
     return is_held(settings.home) and not _written(settings)
 
 
