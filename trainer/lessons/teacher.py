@@ -159,11 +159,6 @@ def _hinted_prompts(
 def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     """One reply to each hinted prompt, sampled as the rated one was but for the truncation; UNWRITTEN where a prompt
     does not fit into memory."""
-    seed = scorer.spec.seed
-    name = content_name(scorer.owner, seed, [(prompt, _warmth(s)) for s, prompt in hinted], suffix="json")
-    if (cached := scorer.cache.get(name)) is not None:
-        cached_replies: list[list[int]] = json.loads(cached)
-        return cached_replies
     replies: list[list[int]] = [UNWRITTEN] * len(hinted)
     by_temperature: dict[float, list[int]] = {}
     for i, (sample, _) in enumerate(hinted):
@@ -173,17 +168,27 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
         waiting = list(_batches(members, [len(hinted[i][1]) + most for i in members]))
         while waiting:
             part = waiting.pop(0)
-            scorer.stop.check()
             try:
-                generated = scorer.policy.generate(
-                    [hinted[i][1] for i in part], max_tokens=most, temperature=temperature, seed=seed + part[0]
-                )
+                written = _written([hinted[i][1] for i in part], most, temperature, scorer.spec.seed + part[0], scorer)
             except OutOfMemory:
                 middle = len(part) // 2
                 waiting = [half for half in (part[:middle], part[middle:]) if middle] + waiting
                 continue
-            for i, reply in zip(part, generated, strict=True):
+            for i, reply in zip(part, written, strict=True):
                 replies[i] = reply
+    return replies
+
+
+def _written(
+    prompts: Sequence[tuple[int, ...]], most: int, temperature: float, seed: int, scorer: Scorer
+) -> list[list[int]]:
+    """The replies of one batch; those that it wrote before a stop. Raises OutOfMemory."""
+    name = content_name(scorer.owner, seed, most, temperature, prompts, suffix="json")
+    if (cached := scorer.cache.get(name)) is not None:
+        cached_replies: list[list[int]] = json.loads(cached)
+        return cached_replies
+    scorer.stop.check()
+    replies = scorer.policy.generate(prompts, max_tokens=most, temperature=temperature, seed=seed)
     scorer.cache.keep(name, json.dumps(replies).encode())
     return replies
 

@@ -15,7 +15,7 @@ from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.cache import Cache
-from trainer.io.progress import Progress, Stop
+from trainer.io.progress import Progress, Stop, Stopped
 from trainer.io.run_folder import RunSpec, read_spec
 from trainer.launch import verify_adapter
 from trainer.lessons import advantages, batch, lessons, samples, teacher
@@ -48,11 +48,11 @@ def load(folder, policy):
     return template, [s for s in loaded if not s.is_held_back]
 
 
-def prepare(tmp_path, policy, loaded, template, **overrides):
+def prepare(tmp_path, policy, loaded, template, stop=None, **overrides):
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": 0} | overrides)
     spec = RunSpec(1, "tiny", "tiny", 1, 0, tmp_path, seed=3)
     with Progress(tmp_path) as progress:
-        scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), Stop())
+        scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), stop or Stop())
         taught = teacher.make_targets(preset, template, loaded, scorer, progress)
     events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     return taught, [e["message"] for e in events if e["event"] == "warning"]
@@ -214,6 +214,27 @@ def test_what_was_asked_of_the_teacher_is_asked_once(tmp_path, model, lines, pol
         np.testing.assert_array_equal(distribution.ids, again.distributions[rating].ids)
         np.testing.assert_array_equal(distribution.log_probs, again.distributions[rating].log_probs)
     assert [e.tokens for e in first.imitations] == [e.tokens for e in again.imitations]
+
+
+def test_a_stop_keeps_the_batches_that_the_teacher_has_written(tmp_path, model, lines, policy, monkeypatch):
+    two = [
+        line | {"sampling": {"temperature": temperature}, "exact": False}
+        for line, temperature in zip(commented(lines[:3:2]), (0.5, 0.8), strict=True)
+    ]
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, two), policy)
+    asked, stop = [], Stop()
+
+    def generate(prompts, *, temperature, **_):
+        asked.append(temperature)
+        stop.ask("paused")
+        return [[*template.reply("a fine reply", ended=False), template.end]] * len(prompts)
+
+    monkeypatch.setattr(policy, "generate", generate)
+    with pytest.raises(Stopped):
+        prepare(tmp_path, policy, loaded, template, stop, hinted_replies=16)
+    assert asked == [0.5]
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
+    assert asked == [0.5, 0.8] and len(taught.imitations) == 2
 
 
 def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines, policy, monkeypatch):
