@@ -60,7 +60,9 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
     show(answer, as_json, f"run {answer['cancelled']} ends; its ratings are fresh again")
 
 
-def _describe(report: dict[str, Any], went: str, retrain: bool = False, purge: bool = False, *, asks: bool = False) -> str:
+def _describe(
+    report: dict[str, Any], went: str, retrain: bool = False, purge: bool = False, *, asks: bool = False
+) -> str:
     """Deleted data, and what becomes of versions that learned from it; before it is done, by what was asked for."""
     going = f"{some(report['completions'], 'completion')} and {some(report['ratings'], 'rating')}"
     if report.get("reactions"):
