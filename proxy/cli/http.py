@@ -34,7 +34,8 @@ class HomeClient:
         from proxy.core.address_file import address, home_header, is_starting, local_key
 
         self.url = address(settings)
-        self._home, self._is_starting = settings.home, lambda: is_starting(settings)
+        self._home = settings.home
+        self._is_starting: Callable[[], bool] = lambda: is_starting(settings)
         key = settings.server.admin_key or settings.server.api_key
         text = key.get_secret_value() if key else local_key(settings)
         self._headers = {"authorization": f"Bearer {text}"} if text else {}
