@@ -11,7 +11,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from config.errors import SettingsError, nearest
 
@@ -70,6 +71,14 @@ class Preset(BaseModel):
     pair_nll: float = Field(ge=0)
     max_version_gap: int = Field(ge=0)
     replay_ratio: float = Field(ge=0, le=0.75)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true where a number is needed: pydantic would read it as 1."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise PydanticCustomError("number", "a number is needed")
+        return value
 
     def replays(self, new: int) -> int:
         """How many samples of earlier runs train again beside so many new ones: `replay_ratio` of all, both signs."""

@@ -22,7 +22,7 @@ STYLES: Final = {"good": "green", "bad": "red"}
 USES: Final = {"train": "to train on", "held": "held back for the gate", "replay": "trained once more"}
 WAYS: Final = {
     "token": ", each by what it earned",
-    "comment": "; a comment taught it besides",
+    "comment": "; a comment taught it",
     "pair": ", against another answer to its prompt",
     "leaning": "; the model leaned towards what was liked",
 }

@@ -44,7 +44,7 @@ def forget(
     body |= {"purge_backups": True} if purge_backups else {}
     if not yes:
         preview = client.call("POST", "/rl/forget", {**body, "dry_run": True})
-        _say(_describe(preview, "would go for good", retrain, purge_backups))
+        _say(_describe(preview, "would go for good", retrain, purge_backups, asks=True))
         if not sys.stdin.isatty():
             fail("nothing was forgotten: nobody is here to ask. --yes says that you are sure.")
         if not _sure("Forget it? [y/N] "):
@@ -60,7 +60,9 @@ def cancel(home: Home = None, as_json: AsJson = False) -> None:
     show(answer, as_json, f"run {answer['cancelled']} ends; its ratings are fresh again")
 
 
-def _describe(report: dict[str, Any], went: str, retrain: bool = False, purge: bool = False) -> str:
+def _describe(
+    report: dict[str, Any], went: str, retrain: bool = False, purge: bool = False, *, asks: bool = False
+) -> str:
     """Deleted data, and what becomes of versions that learned from it; before it is done, by what was asked for."""
     going = f"{some(report['completions'], 'completion')} and {some(report['ratings'], 'rating')}"
     if report.get("reactions"):
@@ -82,6 +84,8 @@ def _describe(report: dict[str, Any], went: str, retrain: bool = False, purge: b
         lines.append("They are trained again without them: `rlproxy status` says how far that is.")
     elif retrain:
         lines.append("They would be withdrawn at once, and trained again without them.")
+    elif asks:
+        lines[-1] += " They stay as they are; with --retrain they are trained again without them."
     else:
         lines[-1] += " They stay as they are; `rlproxy promote` another to be rid of them."
     return "\n".join(lines)

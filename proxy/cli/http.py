@@ -31,9 +31,11 @@ ANOTHER_HOME: Final = 421  # a proxy is there, and it is not the one of this hom
 
 class HomeClient:
     def __init__(self, settings: Settings) -> None:
-        from proxy.core.address_file import address, home_header, local_key
+        from proxy.core.address_file import address, home_header, is_starting, local_key
 
         self.url = address(settings)
+        self._home = settings.home
+        self._is_starting: Callable[[], bool] = lambda: is_starting(settings)
         key = settings.server.admin_key or settings.server.api_key
         text = key.get_secret_value() if key else local_key(settings)
         self._headers = {"authorization": f"Bearer {text}"} if text else {}
@@ -171,6 +173,12 @@ class HomeClient:
                 "stopped. It may still do what was asked; look with `rlproxy status`."
             ) from error
         except (OSError, http.client.HTTPException) as error:
+            if self._is_starting():
+                raise Unreachable(
+                    f"no rlproxy answers at {self.url} ({why_not(error)}), and the process that holds {self._home} has "
+                    "not said yet where it answers: it is starting, or another command is at work. Ask again in a "
+                    "moment."
+                ) from error
             raise Unreachable(
                 f"no rlproxy answers at {self.url} ({why_not(error)}); start it with `rlproxy serve` (the first "
                 "time: `rlproxy init`), or say with --home or RLPROXY_SERVER__PORT where it runs."

@@ -27,6 +27,7 @@ from proxy.core.version_names import version_in_words
 
 PATH: Final = "/rl/status"
 EVERY_S: Final = 1.0
+UNDER_WAY: Final = ("claimed", "running")  # of a run
 ENOUGH: Final = 8  # ratings of one kind, after which the other is missed
 
 
@@ -125,7 +126,7 @@ def _ratings(s: dict[str, Any]) -> list[Row]:
     if waiting := ratings.get("dampened"):
         waiting_raters = ", ".join(f"{n} of {rater}" for rater, n in sorted(waiting.items()))
         rows.append(("", f"waiting for other raters: {waiting_raters}", "yellow"))
-    if s["last_run"]:  # it is made of what runs have used
+    if (last := s["last_run"]) and (s["baseline"] or last["status"] not in UNDER_WAY):
         line = f"{s['baseline']:+.2f}: your ratings in earlier runs on average, from -1 (bad) to +1 (good)"
         rows.append(("average", line, ""))
     return rows

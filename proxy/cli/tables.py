@@ -143,7 +143,7 @@ def show_runs(runs: list[dict[str, Any]]) -> None:
     for r in runs:
         seconds = f"{r['ended_at'] - r['started_at']:.0f}" if r["ended_at"] and r["started_at"] else ""
         version = f"v{r['version']}" if r["version"] else ""
-        samples = f"{r['samples']}, {r['held']} kept"
+        samples = f"{r['samples']}, {r['held']} held"
         # A reason that only says what the gate said is in the column before.
         reason = "" if r["status"] in ("rejected", "done") and r["gate"] else r["reason"] or ""
         table.add_row(str(r["id"]), r["status"], version, samples, seconds, gate(r), reason)

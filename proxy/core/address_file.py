@@ -39,6 +39,11 @@ def owner(settings: Settings) -> int | None:
     return pid if isinstance(pid, int) else None
 
 
+def is_starting(settings: Settings) -> bool:
+    """Tell whether a process holds this home and has not said where it answers: a model may take minutes to load."""
+    return is_held(settings.home) and not _written(settings)
+
+
 def home_header(settings: Settings, url: str) -> dict[str, str]:
     """The settings' port may be another home's proxy's by now. No other machine is told which paths are here."""
     if not _on_this_machine(urlsplit(url).hostname or ""):

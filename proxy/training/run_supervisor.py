@@ -168,8 +168,7 @@ class RunSupervisor:
         if not over:
             self._cancelled = run.id
             await self._halt()
-            over = run_folder.result(Path(run.folder)) is not None  # it was at its last step
-        if over:
+        if over or run_folder.result(Path(run.folder)) is not None:  # it was at its last step
             self._cancelled = None
             raise Conflict(
                 f"Run {run.id} had ended before that, and its result stays; "
@@ -357,6 +356,8 @@ class RunSupervisor:
                 return None
             if status == FOLDER_HELD:  # a trainer of ours before us is still ending; that is no attempt
                 await asyncio.sleep(HELD_PAUSE_S)
+                while not self._must_stop(run) and await asyncio.to_thread(run_folder.is_running, folder):
+                    await asyncio.sleep(HELD_PAUSE_S)
             elif run.attempts >= self._settings.train.max_attempts:
                 reason = f"the trainer ended {run.attempts} times without a result; see {folder}/trainer.log"
                 reason += f". One of those times {self.state.stalled}" if self.state.stalled else ""
@@ -405,11 +406,10 @@ class RunSupervisor:
     def _wait(self, run: Run, reason: str) -> None:
         """Say what keeps the run: it goes on when that is over."""
         self.state.blocking_rule = reason
-        if self._said_wait == (run.id, reason):  # it was tried again, and is as before
-            return
-        self._said_wait = run.id, reason
-        log.info("run waits", run=run.id, why=reason)
-        self._events.emit("waiting", run=run.id, why=reason)
+        if self._said_wait != (run.id, reason):  # else it was tried again, and is as before
+            self._said_wait = run.id, reason
+            log.info("run waits", run=run.id, why=reason)
+            self._events.emit("waiting", run=run.id, why=reason)
 
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""

@@ -84,16 +84,22 @@ class WeightsCheck:
     @property
     def no(self) -> str | None:
         """Why no run may start; None: nothing against it."""
-        if self.verdict is None and self._down is not None:
+        if self.verdict is not None and self.verdict.state == "other":
+            if self._settings.train.match == "warn":
+                return None
+            return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
+        if not self._is_scored and self._down is not None:
             return f"whether the server runs what trains could not be asked yet: {self._down}"
-        if self.verdict is None or self.verdict.state != "other" or self._settings.train.match == "warn":
-            return None
-        return f"{self.verdict.line}; put it right in the backend or in train.weights ({OVERRIDE})"
+        return None
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether the two were never compared: no run starts before they are."""
-        return self.verdict is None and self._backend.capabilities.adapters
+        """Tell whether the two were never compared, or by their prompts alone: no run starts before they are."""
+        return not self._is_scored and self._backend.capabilities.adapters
+
+    @property
+    def _is_scored(self) -> bool:
+        return self.verdict is not None and self.verdict.scored
 
     @property
     def is_own_server(self) -> bool:
@@ -144,7 +150,7 @@ class WeightsCheck:
         if not self._backend.capabilities.adapters:
             return
         async with self._asking:
-            enough = self.verdict is not None and (self.verdict.scored or not scored)
+            enough = self._is_scored or (self.verdict is not None and not scored)
             if enough and not now and time.monotonic() - self._looked < LOOK_S:
                 return
             files = await asyncio.to_thread(fingerprint, weights)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -33,8 +34,15 @@ class LineState:
 
 
 def overrides_of(items: Sequence[str]) -> dict[str, Any]:
-    """Values of a preset by name, of `--set NAME=VALUE`, each value as JSON."""
-    return {name: json.loads(value) for name, value in (item.split("=", 1) for item in items)}
+    """Values of a preset by name, of `--set NAME=VALUE`, each value as JSON. Ends the program where one is not so."""
+    overrides = {}
+    for item in items:
+        name, _, value = item.partition("=")
+        try:
+            overrides[name] = json.loads(value)
+        except ValueError:
+            sys.exit(f"--set {item}: write NAME=VALUE with the value as JSON, as in --set 'match=\"token\"'")
+    return overrides
 
 
 class VersionLine:

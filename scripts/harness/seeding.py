@@ -157,6 +157,7 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
             "tokens": len(sample.completion.end.token_ids or ()) if sample.completion.end else 0,
             "accepted": 0 if n % 7 == 5 else len(sample.completion.end.token_ids or ()) if sample.completion.end else 0,
             "exact": True, "loss": 0.0 if n % 7 == 5 else round(0.02 * (n % 9) - 0.05, 6),
+            "taught_by": "comment" if n == 1 else "rating",
         }
         for n, sample in enumerate(samples)
     }  # fmt: skip

@@ -38,6 +38,14 @@ def test_a_value_out_of_range_is_named() -> None:
         resolve("balanced", {"token_low": 2})
 
 
+@pytest.mark.parametrize("name", ["hinted_replies", "learning_rate"])
+def test_a_yes_is_no_number(name: str) -> None:
+    """`hinted_replies` was a yes or no once: a yes would be one reply now, and a rate of 1."""
+    with pytest.raises(SettingsError, match=f"Preset value {name} = True: a number is needed"):
+        resolve("balanced", {name: True})
+    assert not resolve("balanced", {"balance": False}).balance
+
+
 @pytest.mark.parametrize(
     ("ratio", "new", "again"), [(0, 28, 0), (0.5, 28, 28), (0.25, 28, 8), (0.75, 10, 30), (0.1, 3, 0)]
 )

@@ -22,12 +22,13 @@ from trainer.lessons.prompts import HINT, with_hint
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer, content_name
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import TokenDistribution
+from trainer.policy.policy import OutOfMemory, TokenDistribution
 
 TOKENS_AT_ONCE = 8192  # of prompts and replies in a batch of the teacher's replies: their keys and values fit
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay
 LEAST_TOKENS = 64
 MOST_TOKENS = 256  # the beginning of a longer answer says enough, and a run waits for it
+UNWRITTEN: list[int] = []
 ECHO = HINT.strip().partition("\n")[0]  # a small model repeats the hint's heading instead of heeding it
 
 HintedPrompt = tuple[Sample, tuple[int, ...]]  # a disliked sample, and its prompt with the comment in it
@@ -85,17 +86,19 @@ def _hinted_replies(
     """
     if not prompts:
         return []
+    replies = _replies(prompts, scorer)
     sane = [
         (sample, prompt, tuple(reply))
-        for (sample, prompt), reply in zip(prompts, _replies(prompts, scorer), strict=True)
-        if _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
+        for (sample, prompt), reply in zip(prompts, replies, strict=True)
+        if reply and _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
     ]
     reason = f"of {len(prompts)} that the model wrote with the comment: not broken off, not empty, no loop, no echo"
+    if too_large := replies.count(UNWRITTEN):
+        reason += f"; memory was too short for {too_large}"
     progress.choice("hinted_replies", len(sane), reason)
-    sequences = [Tokens(prompt, reply, s.tokens.temperature) for s, prompt, reply in sane]
-    expected = scorer.expect(sequences, preset.teacher_k)
+    expected = scorer.expect([Tokens(prompt, reply, _warmth(s)) for s, prompt, reply in sane], preset.teacher_k)
     return [
-        Imitation(s, Tokens(s.tokens.prompt, reply, s.tokens.temperature), 0.0, distribution)
+        Imitation(s, Tokens(s.tokens.prompt, reply, _warmth(s)), 0.0, distribution)
         for (s, _, reply), distribution in zip(sane, expected, strict=True)
     ]
 
@@ -154,27 +157,46 @@ def _hinted_prompts(
 
 
 def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
-    """One reply to each hinted prompt, sampled as the rated one was but for the truncation."""
-    seed = scorer.spec.seed
-    name = content_name(scorer.owner, seed, [(prompt, s.tokens.temperature) for s, prompt in hinted], suffix="json")
+    """One reply to each hinted prompt, sampled as the rated one was but for the truncation; UNWRITTEN where a prompt
+    does not fit into memory."""
+    replies: list[list[int]] = [UNWRITTEN] * len(hinted)
+    by_temperature: dict[float, list[int]] = {}
+    for i, (sample, _) in enumerate(hinted):
+        by_temperature.setdefault(_warmth(sample), []).append(i)
+    for temperature, members in by_temperature.items():
+        most = _most_tokens([hinted[i][0] for i in members])
+        waiting = list(_batches(members, [len(hinted[i][1]) + most for i in members]))
+        while waiting:
+            part = waiting.pop(0)
+            try:
+                written = _written([hinted[i][1] for i in part], most, temperature, scorer.spec.seed + part[0], scorer)
+            except OutOfMemory:
+                middle = len(part) // 2
+                waiting = [half for half in (part[:middle], part[middle:]) if middle] + waiting
+                continue
+            for i, reply in zip(part, written, strict=True):
+                replies[i] = reply
+    return replies
+
+
+def _written(
+    prompts: Sequence[tuple[int, ...]], most: int, temperature: float, seed: int, scorer: Scorer
+) -> list[list[int]]:
+    """The replies of one batch; those that it wrote before a stop. Raises OutOfMemory."""
+    name = content_name(scorer.owner, seed, most, temperature, prompts, suffix="json")
     if (cached := scorer.cache.get(name)) is not None:
         cached_replies: list[list[int]] = json.loads(cached)
         return cached_replies
-    replies: list[list[int]] = [[]] * len(hinted)
-    by_temperature: dict[float, list[int]] = {}
-    for i, (sample, _) in enumerate(hinted):
-        by_temperature.setdefault(sample.tokens.temperature, []).append(i)
-    for temperature, members in by_temperature.items():
-        most = _most_tokens([hinted[i][0] for i in members])
-        for part in _batches(members, [len(hinted[i][1]) + most for i in members]):
-            scorer.stop.check()
-            generated = scorer.policy.generate(
-                [hinted[i][1] for i in part], max_tokens=most, temperature=temperature, seed=seed + part[0]
-            )
-            for i, reply in zip(part, generated, strict=True):
-                replies[i] = reply
+    scorer.stop.check()
+    replies = scorer.policy.generate(prompts, max_tokens=most, temperature=temperature, seed=seed)
     scorer.cache.keep(name, json.dumps(replies).encode())
     return replies
+
+
+def _warmth(sample: Sample) -> float:
+    """The temperature at which the teacher writes. Hotter than 1 it says what nobody asked for, and the gate would take
+    that for a style."""
+    return min(1.0, sample.tokens.temperature)
 
 
 def _most_tokens(samples: Sequence[Sample]) -> int:

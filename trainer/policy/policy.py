@@ -36,8 +36,8 @@ class Surprise(NamedTuple):
     base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
 
 
-class OutOfMemory(Exception):
-    """This micro-batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
+class OutOfMemory(MemoryError):
+    """This batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
 
 
 class TokenDistribution(NamedTuple):
@@ -117,7 +117,7 @@ class Policy(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], *, max_tokens: int, temperature: float, seed: int | Sequence[int]
     ) -> list[list[int]]:
-        """One reply a prompt, in one batch, with its end token where it ended.
+        """One reply a prompt, in one batch, with its end token where it ended. May raise OutOfMemory.
 
         `seed`: one, or one a prompt. Neighbours with the same one get the replies that they get when asked alone.
         """

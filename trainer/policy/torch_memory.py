@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 import torch
 
 from trainer import container
 from trainer.policy.footprint import HOARD
+from trainer.policy.policy import OutOfMemory
 
+Result = TypeVar("Result")
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")  # of torch's allocator; of the system's, for a map
 
@@ -56,6 +60,20 @@ def give_back_at_once() -> None:
     """From here on glibc returns every large block when it is freed, for half as much time again or more."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(M_MMAP_THRESHOLD, MMAP_ABOVE)
+
+
+def unless_full(device: str, work: Callable[[], Result]) -> Result:
+    """Return what this work does. Raises OutOfMemory where memory runs out, with nothing of the work still held."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        message = str(error).splitlines()[0]
+    # Out here the traceback, which holds on to the tensors, is gone.
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    raise OutOfMemory(message)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -50,7 +50,7 @@ from trainer.policy.torch_head import (
     recomputed_by_rows,
     support_mass,
 )
-from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, is_out_of_memory
+from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, unless_full
 from trainer.policy.torch_pictures import PictureRows
 from trainer.policy.torch_shards import least, load_lazily, no_gradient, processes, share
 
@@ -281,18 +281,12 @@ class TorchPolicy:
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         try:
-            return self._backward(packed, terms, loss)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            message = str(error).splitlines()[0]
+            return unless_full(self.device, lambda: self._backward(packed, terms, loss))
+        except OutOfMemory:
+            self._optimiser.zero_grad(set_to_none=True)
+            raise
         finally:
             self.model.eval()
-        # Out here the traceback, which holds on to the tensors, is gone.
-        self._optimiser.zero_grad(set_to_none=True)
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
-        raise OutOfMemory(message)
 
     def _backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         hidden = self._hidden(packed, training=True)  # (N, H)
@@ -468,18 +462,19 @@ class TorchPolicy:
             ids[i, width - len(prompt) :] = torch.tensor(prompt)
             mask[i, width - len(prompt) :] = 1
         seeds = [seed] * len(prompts) if isinstance(seed, int) else list(seed)
+        options = {
+            **(self._pictures.companions(ids) if self._pictures else {}),
+            "max_new_tokens": max_tokens,
+            "pad_token_id": self._ends[0],
+            "do_sample": False,  # the next token is drawn before
+            "synced_gpus": self._is_shared,  # the others go on until the longest reply has ended
+            "logits_processor": LogitsProcessorList(
+                [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
+            ),
+        }
         with no_gradient():
-            out = self.model.generate(
-                input_ids=ids,
-                attention_mask=mask,
-                **(self._pictures.companions(ids) if self._pictures else {}),
-                max_new_tokens=max_tokens,
-                pad_token_id=self._ends[0],
-                do_sample=False,  # the next token is drawn before
-                synced_gpus=self._is_shared,  # the others go on until the longest reply has ended
-                logits_processor=LogitsProcessorList(
-                    [SeededDraws(seeds, temperature, self.device)] if temperature > 0 else []
-                ),
+            out: Tensor = unless_full(
+                self.device, lambda: self.model.generate(input_ids=ids, attention_mask=mask, **options)
             )[:, width:]  # (B, ≤ max_tokens)
         return [eos.until_end(row, self._ends) for row in out.tolist()]
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -162,17 +162,24 @@ class Leader:
 
         def run_everywhere(*arguments: Any, **options: Any) -> Any:
             tell(name, *arguments, **options)
-            return attribute(*arguments, **options)
+            with _ends_when_full():
+                return attribute(*arguments, **options)
 
         return run_everywhere
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
-        """Raises RunError where memory runs out: the processes are not at the same layer then."""
         tell("backward", packed, terms)
-        try:
+        with _ends_when_full():
             return self._policy.backward(packed, terms, loss)
-        except OutOfMemory as error:
-            raise RunError(
-                f"out of memory on one of {processes()} GPUs ({error}): set a lower train.overrides.max_seq_len, or "
-                "more train.gpus. The ratings of this run are fresh again."
-            ) from None
+
+
+@contextmanager
+def _ends_when_full() -> Iterator[None]:
+    """Raises RunError where memory runs out: the processes are not at the same layer then."""
+    try:
+        yield
+    except OutOfMemory as error:
+        raise RunError(
+            f"out of memory on one of {processes()} GPUs ({error}): set a lower train.overrides.max_seq_len, or "
+            "more train.gpus. The ratings of this run are fresh again."
+        ) from None

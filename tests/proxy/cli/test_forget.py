@@ -58,7 +58,10 @@ async def test_the_question_says_what_was_asked_for(cli: Proxy) -> None:
     await until(cli, live=1)
     await asyncio.to_thread(backup.backup, cli.home / schema.NAME, cli.home / "saved")
     _, _, err = await rlproxy(cli.home, "forget", "session", "s")
-    assert "Trained on them: v1. They stay as they are" in err and "Copies that hold them: saved." in err
+    assert (
+        "Trained on them: v1. They stay as they are; with --retrain they" in err
+        and "Copies that hold them: saved." in err
+    )
     _, _, err = await rlproxy(cli.home, "forget", "session", "s", "--retrain", "--purge-backups")
     assert "They would be withdrawn at once, and trained again" in err and "stay" not in err
     assert "Copies that hold them, which would be deleted whole: saved." in err

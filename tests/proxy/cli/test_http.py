@@ -11,6 +11,7 @@ import typer
 
 from config.settings import load
 from proxy.cli import http
+from proxy.core.address_file import ADDRESS_FILE
 from proxy.training import weights_check
 from proxy.training.run_supervisor import RunSupervisor
 from scripts.harness.in_process import Proxy
@@ -90,6 +91,17 @@ async def test_a_refusal_is_one_sentence(cli: Proxy, capsys: pytest.CaptureFixtu
     with pytest.raises(typer.Exit):
         await asyncio.to_thread(act, cli, "/rl/train")
     assert "no fresh ratings" in capsys.readouterr().err
+
+
+async def test_a_proxy_that_is_starting(cli: Proxy, capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve --port` names its address once its model is loaded; nobody should start a second one by then."""
+    (cli.home / ADDRESS_FILE).unlink(missing_ok=True)
+    client = http.HomeClient(load({"home": cli.home, "server.port": 1}, environ={}).settings)
+    with pytest.raises(typer.Exit) as ended:
+        await asyncio.to_thread(client.call, "GET", "/rl/status")
+    assert ended.value.exit_code == http.NO_PROXY
+    told = capsys.readouterr().err
+    assert "it is starting" in told and "Ask again" in told and "start it with" not in told
 
 
 async def test_a_proxy_that_says_nothing(cli: Proxy, capsys: pytest.CaptureFixture[str]) -> None:

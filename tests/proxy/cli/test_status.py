@@ -179,7 +179,7 @@ def test_runs_are_readable_in_80_columns(monkeypatch: pytest.MonkeyPatch, capsys
     gates = {"base_nll": {"value": 0.341, "bound": 0.3, "ok": False}}
     show_runs([run, {**run, "id": 2, "status": "rejected", "gate": gates}])
     out = capsys.readouterr().out
-    assert "31, 4 kept" in out and "seconds" in out and "…" not in out
+    assert "31, 4 held" in out and "seconds" in out and "…" not in out
     for word in ("rejected", "0.341", "killed", "memory"):
         assert word in out
 
@@ -233,7 +233,8 @@ def test_nothing_is_said_twice() -> None:
     running = {"id": 8, "status": "running", "reason": None, "metrics": None, "gate": None}
     under_way = {"run": 8, "line": "run 8, starting", "progress": {}}
     counts = {"done": 1, "captured_today": 1, "pending": 0, "partial": 0, "error": 0, "good": 0, "bad": 0}
-    text = shown(status(live=0, previous=0, last_run=running, training=under_way, counts=counts))
+    text = shown(status(live=0, previous=0, last_run=running, training=under_way, counts=counts, baseline=0.0))
+    assert "earlier runs" not in text
     assert "m, the base model answers backend" in text and "1 whole answer, 1 today" in text
     assert "last run" not in text and "this run run 8, starting" in text
     text = shown(status(last_run={**running, "status": "failed", "reason": ""}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 from datetime import datetime
 from typing import Any
@@ -273,6 +274,22 @@ async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypa
     await rated(proxy, 4)
     status = await until(proxy, live=1)
     assert status["last_run"]["attempts"] == 1 and len(proxy.launcher.started) == 6
+
+
+async def test_nobody_is_started_beside_the_other_one(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer that waits for a long batch of replies would share its processor with one process after the other."""
+    monkeypatch.setattr("proxy.training.run_supervisor.HELD_PAUSE_S", 0.2)
+    proxy.launcher.held = 1
+    await rated(proxy, 4)
+    async for _ in Polls():
+        if proxy.launcher.started:
+            break
+    with (proxy.launcher.started[0] / "lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        await asyncio.sleep(1.5)
+        assert len(proxy.launcher.started) == 1
+    await until(proxy, live=1)
+    assert len(proxy.launcher.started) == 2
 
 
 async def test_an_adapter_that_is_corrupt_is_not_published(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.backends.vllm import VLLM
 from proxy.backends.weights_files import fingerprint
-from proxy.training import weights_check
+from proxy.training import rehearsal, weights_check
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.polling import Polls
@@ -163,16 +163,21 @@ async def test_a_server_that_is_down_is_waited_for(proxy: Proxy) -> None:
     await until(proxy, live=1)
 
 
+@pytest.mark.parametrize("prompts_alone", [False, True])
 async def test_no_run_starts_uncompared_where_a_rule_falls_after_the_check(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, prompts_alone: bool
 ) -> None:
-    """Between the check, which a rule stood against, and the decision, nothing stands in the way any longer."""
+    """Between the check, which a rule stood against, and the decision, nothing stands in the way any longer. The first
+    answers had prompts alone compared."""
     shown = [dt.datetime(2026, 11, 2, 12)]
     monkeypatch.setattr("proxy.training.preconditions.local_time", lambda: shown[0])
     await proxy.stop()
+    monkeypatch.setattr(rehearsal, "TICK_S", 0.01 if prompts_alone else 1e6)
     await proxy.start(train__hours=["22:00-06:00"])
     await rated(proxy, 4)
-    assert proxy.backend.compared == []
+    async for _ in Polls():
+        if not prompts_alone or (await proxy.get("/rl/status"))["match"]["rendering"] is not None:
+            break
     await proxy.backend.stop()
     shown[0] = shown[0].replace(hour=23)
     waits = (await proxy.get("/rl/status"))["training"]["waits_for"] or ""

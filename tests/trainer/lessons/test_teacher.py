@@ -15,7 +15,7 @@ from config import presets
 from tests.harness import tiny
 from trainer import loop
 from trainer.io.cache import Cache
-from trainer.io.progress import Progress, Stop
+from trainer.io.progress import Progress, Stop, Stopped
 from trainer.io.run_folder import RunSpec, read_spec
 from trainer.launch import verify_adapter
 from trainer.lessons import advantages, batch, lessons, samples, teacher
@@ -48,11 +48,11 @@ def load(folder, policy):
     return template, [s for s in loaded if not s.is_held_back]
 
 
-def prepare(tmp_path, policy, loaded, template, **overrides):
+def prepare(tmp_path, policy, loaded, template, stop=None, **overrides):
     preset = presets.resolve("balanced", {"rank": 4, "alpha": 8, "hinted_replies": 0} | overrides)
     spec = RunSpec(1, "tiny", "tiny", 1, 0, tmp_path, seed=3)
     with Progress(tmp_path) as progress:
-        scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), Stop())
+        scorer = Scorer(policy, spec, Cache(tmp_path / "cache"), stop or Stop())
         taught = teacher.make_targets(preset, template, loaded, scorer, progress)
     events = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     return taught, [e["message"] for e in events if e["event"] == "warning"]
@@ -216,6 +216,27 @@ def test_what_was_asked_of_the_teacher_is_asked_once(tmp_path, model, lines, pol
     assert [e.tokens for e in first.imitations] == [e.tokens for e in again.imitations]
 
 
+def test_a_stop_keeps_the_batches_that_the_teacher_has_written(tmp_path, model, lines, policy, monkeypatch):
+    two = [
+        line | {"sampling": {"temperature": temperature}, "exact": False}
+        for line, temperature in zip(commented(lines[:3:2]), (0.5, 0.8), strict=True)
+    ]
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, two), policy)
+    asked, stop = [], Stop()
+
+    def generate(prompts, *, temperature, **_):
+        asked.append(temperature)
+        stop.ask("paused")
+        return [[*template.reply("a fine reply", ended=False), template.end]] * len(prompts)
+
+    monkeypatch.setattr(policy, "generate", generate)
+    with pytest.raises(Stopped):
+        prepare(tmp_path, policy, loaded, template, stop, hinted_replies=16)
+    assert asked == [0.5]
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
+    assert asked == [0.5, 0.8] and len(taught.imitations) == 2
+
+
 def test_of_the_teachers_own_replies_only_sane_ones_teach(tmp_path, model, lines, policy, monkeypatch):
     template, loaded = load(tiny.run_folder(tmp_path / "run", model, commented(lines)), policy)
     end = template.end
@@ -245,6 +266,48 @@ def test_the_beginning_of_a_long_reply_teaches_and_a_short_one_has_to_end():
     assert teacher._is_sane([*words, template.end], template)
     assert not teacher._is_sane(words, template)
     assert teacher._is_sane(long, template)
+
+
+def test_where_memory_is_short_the_teacher_writes_fewer_replies_at_a_time(tmp_path, model, lines, policy, monkeypatch):
+    """A run that would train in small micro-batches does not end before its first step."""
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, commented(lines)), policy)
+    short = [*template.reply("a fine reply", ended=False), template.end]
+    asked = []
+
+    def generate(input_ids, **_):
+        asked.append(len(input_ids))
+        if len(input_ids) > 2 or len(asked) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return torch.cat([input_ids, torch.tensor([short] * len(input_ids))], 1)
+
+    monkeypatch.setattr(policy.model, "generate", generate)
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=6)
+    assert asked == [6, 3, 1, 2, 3, 1, 2]  # the first one alone did not fit either
+    assert len(taught.imitations) == 5
+    chosen = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [(e["value"], "memory was too short for 1" in e["why"]) for e in chosen if e["event"] == "choice"] == [
+        (5, True)
+    ]
+
+
+def test_the_teacher_writes_no_hotter_than_the_model_is(tmp_path, model, lines, policy, monkeypatch):
+    """At temperature 3 it says nothing that a person has asked for, and the gate would take that for a style."""
+    hot = [
+        line | {"sampling": {"temperature": 3.0 if i else 0.5}, "exact": False}
+        for i, line in enumerate(commented(lines[:1] + lines[2:3]))
+    ]
+    template, loaded = load(tiny.run_folder(tmp_path / "run", model, hot), policy)
+    asked = []
+
+    def generate(prompts, *, temperature, **_):
+        asked.append(temperature)
+        return [[*template.reply("a fine reply", ended=False), template.end]] * len(prompts)
+
+    monkeypatch.setattr(policy, "generate", generate)
+    taught, _ = prepare(tmp_path, policy, loaded, template, hinted_replies=16)
+    assert asked == [0.5, 1.0]
+    assert [extra.tokens.temperature for extra in taught.imitations] == [0.5, 1.0]
+    assert [tokens.temperature for tokens in taught.hinted.values()] == [0.5, 3.0]
 
 
 @given(st.lists(st.integers(1, 9000), max_size=40))

@@ -55,6 +55,10 @@
     }
     const room = turns().length ? document.getElementById(current) : document;
     const find = (where) => [...(where?.querySelectorAll("[data-key]") ?? [])].find((at) => at.dataset.key === event.key);
+    if (!room && find(document)) { // none is chosen yet: the first key only shows which answer the next one is for
+      event.preventDefault();
+      return move(0);
+    }
     const act = room && (find(room) ?? (event.key === "t" && find(room.closest?.("#list > section.talk"))));
     if (!act) return;
     event.preventDefault();

@@ -75,6 +75,18 @@ async def test_the_first_request_appears_by_itself(proxy: Proxy, watched: Watche
     await expect(page.locator("article.turn .asked")).to_have_text("hello")
 
 
+async def test_the_first_key_shows_which_answer_keys_are_for(proxy: Proxy, watched: Watched) -> None:
+    """It did nothing, and nothing said why."""
+    await asked(proxy, "first", "second")
+    page = await watched.open()
+    await page.keyboard.press("g")
+    focused = page.locator("article.turn:focus")
+    await expect(focused.locator(".asked")).to_have_text("second")
+    await expect(page.locator(".rating")).to_have_count(0)
+    await page.keyboard.press("g")
+    await expect(focused.locator(".rating")).to_have_text("good")
+
+
 async def test_every_act_of_the_inbox_by_keyboard(proxy: Proxy, watched: Watched) -> None:
     first, second = await asked(proxy, "first", "second")
     page = await watched.open()

@@ -92,6 +92,7 @@ async def test_versions_and_why(proxy: Proxy) -> None:
     why = await visit.get("/versions/v2")
     assert why.count("<li class=") == len(made) == 24
     assert "tokens trained" in why and "not used: token" in why and "surprise" in why
+    assert why.count("tokens trained, by its comment") == 1 and "-0.000" not in why
     assert "Roll back to v2" in await visit.post("/page/versions/rollback")
     assert (await proxy.get("/rl/adapters"))["live"] == 1
     await visit.post("/page/versions/promote", version="2")
