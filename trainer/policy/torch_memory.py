@@ -18,7 +18,7 @@ from trainer import container
 from trainer.policy.footprint import HOARD
 from trainer.policy.policy import OutOfMemory
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
 NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")  # of torch's allocator; of the system's, for a map
 
@@ -62,7 +62,7 @@ def give_back_at_once() -> None:
         library.mallopt(M_MMAP_THRESHOLD, MMAP_ABOVE)
 
 
-def unless_full(device: str, work: Callable[[], Result]) -> Result:
+def unless_full(device: str, work: Callable[[], Returned]) -> Returned:
     """Return what this work does. Raises OutOfMemory where memory runs out, with nothing of the work still held."""
     try:
         return work()
