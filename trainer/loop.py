@@ -104,6 +104,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     model, plan = _load(run, plan, framework)
     read = _read(run, plan, model)
     plan = _heed_ratings(run, plan, model, read)
+    model = replace(model, rated=tuple(answer_pairs.choose(read.usable)))
     run.clock.lap("load")
 
     progress.phase("old")
@@ -126,7 +127,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     used = {lesson.sample.rating for lesson in candidate.steps.lessons}
     _account(run, lessons, candidate, attempts, used)
     if candidate.refusal is None:
-        _compare_answers(run, model, read)
+        _compare_answers(run, model, candidate)
 
     progress.phase("write")
     run.record(metrics=result["metrics"] | run.clock.laps)
@@ -357,10 +358,10 @@ def _account(
     )
 
 
-def _compare_answers(run: RunContext, model: RunModel, read: RunSamples) -> None:
+def _compare_answers(run: RunContext, model: RunModel, candidate: TrainedCandidate) -> None:
     """Answers by parent and version to rated prompts, for people; the gate has passed it."""
     run.stop.check()
-    pairs = answer_pairs.ask(model, read)
+    pairs = answer_pairs.ask(model, candidate.answers.rated)
     run.clock.lap("gate")
     if not pairs:
         return

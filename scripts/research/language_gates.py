@@ -63,7 +63,7 @@ class Bench:
         self.policy = TorchPolicy(weights, preset, parent=None, threads=1, seed=0, compute=compute)  # type: ignore[arg-type]
         self.template = Template(self.policy.tokenizer)
         self._start = self.policy.adapter()
-        self._parents: dict[tuple[str, ...], list[Tokens]] = {}
+        self._parents: dict[tuple[str, ...], gate.Answers] = {}
         self._replies: dict[str, list[Tokens]] = {}
 
     def as_new(self) -> None:
@@ -85,10 +85,11 @@ class Bench:
         """The gate's checks on what the policy wears, or on an adapter, in these languages."""
         if codes not in self._parents:
             with self.policy.wearing(None):
-                self._parents[codes] = gate.answer_questions(self.policy, self.template, gate_questions(codes))
+                answers = gate.answer_questions(self.policy, self.template, gate_questions(codes))
+                self._parents[codes] = gate.Answers(answers)
         start = time.monotonic()
         judge = partial(
-            gate.judge, self.policy, self.template, Bounds(), parent=None, parent_replies=self._parents[codes],
+            gate.judge, self.policy, self.template, Bounds(), parent=None, parent_answers=self._parents[codes],
             lessons=(), held_back=(), changed=1.0, replay_margin=None, stop=Stop(), languages=codes,
         )  # fmt: skip
         if adapter is None:

@@ -134,7 +134,7 @@ REMEMBERED: Final = 256 << 20
 # Python, torch, transformers and peft before a model is loaded: measured, without files that others share.
 LIBRARIES: Final = 0.4 * GB
 CUDA_CONTEXT: Final = 0.6 * GB  # of a process with a GPU: the driver and kernels; not measured here
-GATE_REPLIES: Final = 24  # written at once (run.gate), 3 to each of 8 questions
+GATE_REPLIES: Final = 24  # at most (run.gate), 3 to each of 8 questions; two thirds of them at once
 GATE_TOKENS: Final = 100  # of one of them, with its question
 
 

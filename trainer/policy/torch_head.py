@@ -46,9 +46,10 @@ def log_probs_of(logits: Tensor, target: Tensor) -> Tensor:
     return logits.gather(-1, target[:, None]).squeeze(-1) - logits.logsumexp(-1)
 
 
-def entropies(logits: Tensor) -> Tensor:
-    """(n, V) -> (n,)"""
-    return logits.logsumexp(-1) - (logits.softmax(-1) * logits).sum(-1)
+def with_entropies(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """log-softmax (n, V) at the targets (n,), and the entropies (n,)."""
+    log_probs = logits.log_softmax(-1)
+    return log_probs.gather(-1, target[:, None]).squeeze(-1), -log_probs.exp().mul_(log_probs).sum(-1)
 
 
 def many_log_probs(logits: Tensor, ids: Tensor) -> Tensor:

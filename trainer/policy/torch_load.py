@@ -63,6 +63,7 @@ def load(weights: Path, device: str, compute: torch.dtype, *, in_4bit: bool, sto
         causal.config.attention_dropout = 0.0
     if compute != torch.float32:
         _head_in_fp32(causal)
+    causal.get_output_embeddings().register_forward_pre_hook(_in_one_piece)
     return causal
 
 
@@ -182,3 +183,8 @@ def _head_in_fp32(causal: Any) -> None:
 
 def _as_float(head: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(argument.float() for argument in arguments)
+
+
+def _in_one_piece(head: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Copy a slice, like the last token of each row: torch multiplies each of its rows by a copy of the whole head."""
+    return tuple(argument.contiguous() for argument in arguments)

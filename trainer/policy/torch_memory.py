@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer import container
 from trainer.policy.footprint import HOARD
@@ -50,6 +51,18 @@ class FreedMemory:
         if resident - self._least > most:
             self._trim(0)
             self._least = self._resident()
+
+    def watch(self, causal: torch.nn.Module) -> None:
+        """Looked at as each recomputed layer begins, on the way there and on the way back."""
+
+        def look(part: torch.nn.Module, inputs: Any) -> None:
+            if part.training:
+                self.give_back()
+
+        for layer in causal.modules():
+            if isinstance(layer, GradientCheckpointingLayer):
+                # A part of it: the layer itself is not called once more when it is computed again.
+                next(layer.children()).register_forward_pre_hook(look)
 
     def _resident(self) -> int:
         resident: int = self._process.memory_info().rss

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, LogitsProcessorList
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
@@ -37,22 +36,23 @@ from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
 from trainer.policy.autoscale import ALL_LINEAR
 from trainer.policy.footprint import MemoryPlan, token_bytes
-from trainer.policy.packing import Budget, Packed, States, pack, pad
+from trainer.policy.packing import Budget, Packed, States, Tokens, pack, pad
 from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import (
     by_rows,
     chunks,
-    entropies,
     log_probs_of,
     logit_scaling,
     many_log_probs,
     recomputed_by_rows,
     support_mass,
+    with_entropies,
 )
 from trainer.policy.torch_memory import FreedMemory, free_bytes, give_back_at_once, unless_full
 from trainer.policy.torch_pictures import PictureRows
 from trainer.policy.torch_shards import least, load_lazily, no_gradient, processes, share
+from trainer.policy.torch_speed import choose_library
 
 TRAINED = "default"  # PEFT's name for the adapter in training
 
@@ -79,6 +79,8 @@ class TorchPolicy:
         self.device, self.reason = torch_load.find_device()
         if self.device == "cpu" and threads:
             torch.set_num_threads(threads)
+        if self.device == "cpu" and (reason := choose_library()):
+            self.choices.append(("library", "oneDNN", reason))
         torch.manual_seed(seed)
         transformers_logging.disable_progress_bar()
         self.tokenizer = AutoTokenizer.from_pretrained(weights, **model_code.options(weights))
@@ -130,6 +132,7 @@ class TorchPolicy:
         self.leans = self._halfway is not None
         self._reply_rows: NDArray[np.int64] = np.empty(0, np.int64)  # (N,) of the pass that is under way
         self._pictures: PictureRows | None = None
+        self._bare_states: tuple[tuple[Tokens, ...], Tensor] | None = None
         self._freed_memory = FreedMemory()
         self._plan = self._plan_memory(preset)
         self.budget = Budget(self._plan.largest, self._plan.unrelated, trees=self._kernel is not None)
@@ -222,6 +225,7 @@ class TorchPolicy:
     def round_products(self) -> str | None:
         reason = None if self._is_shared else torch_load.products_in_bf16(self._compute, self.device)
         head = self._causal.get_output_embeddings()
+        self._bare_states = None
         is_rounded = reason is not None and torch_load.round_products(self.model, head) > 0
         self._freed_memory.give_back(most=0)  # of the scoring before, and of what was rounded
         return reason if is_rounded else None
@@ -235,9 +239,9 @@ class TorchPolicy:
             for part in chunks(len(hidden), self._vocabulary):
                 logits = self._logits(hidden[part], packed, part)  # (n, V)
                 target = self._tensor(packed.target)[part]
-                target_log_probs = log_probs_of(logits, target)  # (n,)
+                target_log_probs, part_entropy = with_entropies(logits, target)  # (n,)
                 plain.append(target_log_probs)
-                entropy.append(entropies(logits))
+                entropy.append(part_entropy)
                 if packed.truncated:
                     top_p, top_k = self._tensor(packed.top_p)[part], self._tensor(packed.top_k)[part]
                     sampled.append(target_log_probs - support_mass(logits, target, top_p, top_k))
@@ -268,16 +272,21 @@ class TorchPolicy:
 
     def surprise(self, packed: Packed) -> Surprise:
         with no_gradient():
-            worn = self._hidden(packed)  # (N, H)
-            with self.model.disable_adapter():
-                bare = self._hidden(packed)
+            worn, bare = self._hidden(packed), self._bare(packed)  # (N, H)
             parts = []
             for part in chunks(len(worn), self._vocabulary):
                 base, now = self._head(bare[part]).log_softmax(-1), self._head(worn[part]).log_softmax(-1)  # (n, V)
-                base_entropy = -(base.exp() * base).sum(-1)
-                cross = -(now.exp() * base).sum(-1)
-                parts.append(torch.stack([cross - base_entropy, -(now.exp() * now).sum(-1), base_entropy]))
+                base_entropy, chances = -(base.exp() * base).sum(-1), now.exp()
+                cross = -(chances * base).sum(-1)
+                parts.append(torch.stack([cross - base_entropy, -(chances * now).sum(-1), base_entropy]))
         return Surprise(*torch.cat(parts, 1).double().cpu().numpy())
+
+    def _bare(self, packed: Packed) -> Tensor:
+        """(N, H) as the bare base has it, kept for the next look at the same replies."""
+        if self._bare_states is None or self._bare_states[0] != packed.sequences:
+            with self.model.disable_adapter():
+                self._bare_states = packed.sequences, self._hidden(packed)
+        return self._bare_states[1]
 
     def backward(self, packed: Packed, terms: Terms, loss: Loss) -> dict[str, float]:
         try:
@@ -435,20 +444,8 @@ class TorchPolicy:
             self._causal.activation_checkpointing_enable({"use_reentrant": False})
             self._causal.enable_input_require_grads()  # else no gradient enters the first recomputed layer
             if self.device == "cpu":
-                self._watch_hoard()
+                self._freed_memory.watch(self._causal)
         return plan
-
-    def _watch_hoard(self) -> None:
-        """Looked at as each recomputed layer begins, on the way there and on the way back."""
-
-        def look(part: torch.nn.Module, inputs: Any) -> None:
-            if part.training:
-                self._freed_memory.give_back()
-
-        for layer in self._causal.modules():
-            if isinstance(layer, GradientCheckpointingLayer):
-                # A part of it: the layer itself is not called once more when it is computed again.
-                next(layer.children()).register_forward_pre_hook(look)
 
     # --- replies and files ---
 

@@ -144,6 +144,15 @@ def _beside_sink(
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
 
 
+def _one_token(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """SDPA for one new token a row, without a copy of the cache for each query head that shares it."""
+    grouped = query.view(len(query), key.shape[1], -1, query.shape[3])  # (B, heads of keys, queries of each, D)
+    scores = grouped @ key.transpose(2, 3) * (query.shape[3] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return (scores.softmax(-1, torch.float32).to(value.dtype) @ value).view(*query.shape[:3], value.shape[3])
+
+
 def _forward(
     module: torch.nn.Module,
     query: Tensor,
@@ -157,6 +166,8 @@ def _forward(
     """The attention function that a transformers layer calls. Without a tree (generation, padded rows) it is
     transformers' own SDPA."""
     sink = options.pop("s_aux", None)
+    if tree is None and sink is None and query.shape[2] == 1 and query.is_cpu:
+        return _one_token(query, key, value, attention_mask, options.get("scaling")).transpose(1, 2), None
     if tree is None and sink is None:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return out, None

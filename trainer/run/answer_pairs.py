@@ -16,13 +16,11 @@ import numpy as np
 
 from trainer.lessons.chat_template import Template
 from trainer.lessons.samples import Sample
-from trainer.policy.policy import Policy
-from trainer.run.context import RunModel, RunSamples
-from trainer.run.gate import GATE_SEED, TEMPERATURE
+from trainer.run.context import RunModel
+from trainer.run.gate import RATED_SEED, RATED_TOKENS, TEMPERATURE, RatedAnswers
 
 FILE: Final = "answer_pairs.jsonl"
 MOST_PROMPTS: Final = 6
-ANSWER_TOKENS: Final = 64  # each costs a pass for both sides: half of the gate's own time in all
 MOST_PROMPT_TOKENS: Final = 8192  # of the whole batch, padded: long prompts of agents are asked in smaller number
 
 
@@ -39,8 +37,12 @@ class AnswerPair:
 
 
 def choose(samples: Sequence[Sample]) -> list[Sample]:
-    """The prompts to ask: held back before trained on, disliked before liked, the newest first; each once."""
-    ranked = sorted(samples, key=lambda sample: (not sample.is_held_back, sample.reward >= 0))
+    """The prompts to ask: held back before trained on, disliked before liked, the newest first; each once. None that an
+    earlier run has trained on."""
+    ranked = sorted(
+        [sample for sample in samples if not sample.replayed],
+        key=lambda sample: (not sample.is_held_back, sample.reward >= 0),
+    )
     chosen: dict[tuple[int, ...], Sample] = {}
     for sample in ranked:
         width = max(len(prompt) for prompt in (*chosen, sample.tokens.prompt))
@@ -49,16 +51,17 @@ def choose(samples: Sequence[Sample]) -> list[Sample]:
     return list(chosen.values())
 
 
-def ask(model: RunModel, samples: RunSamples) -> list[AnswerPair]:
-    """Have the parent and what the policy wears now answer. The best to show come first: disliked before liked, and of
-    those the most different answers."""
-    chosen = choose([sample for sample in samples.usable if not sample.replayed])
-    if not chosen:
+def ask(model: RunModel, replies: RatedAnswers) -> list[AnswerPair]:
+    """Answers of the parent and of what the policy wears now. A side that was not asked beside the gate's questions, as
+    the candidate's `replies` were, is asked here. The best to show come first: disliked before liked, and of those the
+    most different answers."""
+    if not model.rated:
         return []
-    replies = _answers(model.policy, chosen)
-    with model.policy.wearing(model.parent):
-        parent_replies = _answers(model.policy, chosen)
-    pairs = [AnswerPair(*row) for row in zip(chosen, parent_replies, replies, strict=True)]
+    replies, parent_replies = replies or _answers(model), model.parent_answers.rated
+    if parent_replies is None:
+        with model.policy.wearing(model.parent):
+            parent_replies = _answers(model)
+    pairs = [AnswerPair(*row) for row in zip(model.rated, parent_replies, replies, strict=True)]
     return sorted(pairs, key=lambda pair: (pair.sample.reward >= 0, -pair.difference))
 
 
@@ -73,12 +76,12 @@ def figures(pairs: Sequence[AnswerPair]) -> dict[str, float]:
         "prompts": len(pairs),
         "held_back": sum(pair.sample.is_held_back for pair in pairs),
         "different": sum(pair.parent_reply != pair.reply for pair in pairs),
-        "limit": ANSWER_TOKENS,
+        "limit": RATED_TOKENS,
         "tokens_before": round(float(parent_lengths.mean()), 2),
         "tokens_after": round(float(lengths.mean()), 2),
         "tokens_error": round(error, 2),
-        "ended_before": int((parent_lengths < ANSWER_TOKENS).sum()),
-        "ended_after": int((lengths < ANSWER_TOKENS).sum()),
+        "ended_before": int((parent_lengths < RATED_TOKENS).sum()),
+        "ended_after": int((lengths < RATED_TOKENS).sum()),
     }
 
 
@@ -95,7 +98,8 @@ def lines(pairs: Sequence[AnswerPair], template: Template) -> list[dict[str, Any
     ]
 
 
-def _answers(policy: Policy, samples: Sequence[Sample]) -> list[tuple[int, ...]]:
-    prompts = [sample.tokens.prompt for sample in samples]
-    replies = policy.generate(prompts, max_tokens=ANSWER_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+def _answers(model: RunModel) -> list[tuple[int, ...]]:
+    replies = model.policy.generate(
+        model.rated_prompts, max_tokens=RATED_TOKENS, temperature=TEMPERATURE, seed=RATED_SEED
+    )
     return [tuple(reply) for reply in replies]

@@ -16,7 +16,6 @@ from config.presets import Preset
 from trainer.io.run_folder import write_atomic
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.lessons.lessons import Lessons
-from trainer.policy.packing import Tokens
 from trainer.policy.policy import State
 from trainer.run import checkpoint, gate, steps
 from trainer.run.context import RunContext, RunModel
@@ -31,7 +30,7 @@ class TrainedCandidate(NamedTuple):
     steps: StepsResult
     checks: dict[str, Check]
     refusal: str | None  # the first check that says no; None: it may go live
-    answers: list[Tokens]  # to the gate's questions
+    answers: gate.Answers
 
 
 class Attempts:
@@ -158,14 +157,14 @@ def _judge(
     trained: StepsResult,
 ) -> TrainedCandidate:
     run.progress.phase("gate")
-    parent_replies = model.parent_replies
+    parent_answers = model.parent_answers
     run.stop.check()
     checks, answers = gate.judge(
         model.policy,
         model.template,
         plan.bounds,
         parent=model.parent,
-        parent_replies=parent_replies,
+        parent_answers=parent_answers,
         lessons=teaching,
         held_back=lessons.held_back,
         changed=trained.changed,
@@ -174,6 +173,7 @@ def _judge(
         teacher_distance=0.0 if plan.less_teacher_reason or lessons.is_leaning else trained.teacher_distance,
         stop=run.stop,
         languages=model.languages,
+        rated=model.rated_prompts,
         tell=lambda count: run.progress.event("checks", done=count, total=gate.CHECKS),
     )
     run.clock.lap("gate")

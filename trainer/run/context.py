@@ -17,7 +17,6 @@ from trainer.io.progress import Progress, Stop
 from trainer.io.run_folder import RunSpec
 from trainer.lessons.chat_template import Template
 from trainer.lessons.samples import Sample, UnusableSample
-from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy, State
 from trainer.policy.tinker_client import TinkerServer
 from trainer.run import gate
@@ -61,11 +60,16 @@ class RunModel:
     parent: Path | None
     optimiser: State  # what the run begins with
     languages: tuple[str, ...]  # that the gate asks in
+    rated: tuple[Sample, ...] = ()  # whose prompts show people what a version changed
+
+    @property
+    def rated_prompts(self) -> list[tuple[int, ...]]:
+        return [sample.tokens.prompt for sample in self.rated]
 
     @cached_property
-    def parent_replies(self) -> list[Tokens]:
-        """The parent's answers to the gate's questions, the same for all tries."""
-        return gate.parent_answers(self.policy, self.template, self.parent, self.languages)
+    def parent_answers(self) -> gate.Answers:
+        """The parent's answers, the same for all tries."""
+        return gate.parent_answers(self.policy, self.template, self.parent, self.languages, self.rated_prompts)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """The gate: is the candidate no worse than its parent, and still sane? Named numbers with bounds, nothing else.
 
 Owns the checks, their prompts and the text. Same candidate, same verdict: one fixed seed, and exact computations on
-what it brings. Replies are sampled, because greedy ones of a small model loop even when it is well. Eight replies are
-too few to compare means of: two seeds of the base itself differ by 0.2 nats a token. So the base is asked at the very
-positions of the candidate's replies instead. Not here: what happens to a candidate that fails (loop).
+what it brings. What is cheap is asked first, and after a no nothing more is asked. Replies are sampled, because greedy
+ones of a small model loop even when it is well. Eight replies are too few to compare means of: two seeds of the base
+itself differ by 0.2 nats a token. So the base is asked at the very positions of the candidate's replies instead. Not
+here: what happens to a candidate that fails (loop).
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ from trainer.lessons.degenerate import is_looping, repeated_share
 from trainer.lessons.lesson import HeldBackReply, Lesson
 from trainer.lessons.prompts import NEUTRAL
 from trainer.mis_po import Floats
-from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
 from trainer.run import topic
 from trainer.run.asked_style import AskedStyle, parent_explains
+from trainer.run.base_surprise import BaseSurprise
 from trainer.run.replay_margin import ReplayMargin
 
-REPLIES_EACH = 3  # replies to each, where the base is asked about them: what one of them brings is half chance
+MORE_EACH = 2  # further replies to each, where the first ones leave open what the base makes of them
+RATED_TOKENS = 64  # of an answer to a rated prompt, which people read
+WIDE = 4  # times as long as the questions: longer rated prompts are asked apart, as a batch is padded to its longest
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
 TEMPERATURE = 0.8  # looser than greedy, where every small model loops; tighter than 1, where its tail speaks
 GATE_SEED = 20  # always the same, so that parent and candidate, and every run, are compared alike
+RATED_SEED = GATE_SEED + 2
 # In any language: a model may refuse in another one than it was asked in.
 REFUSAL = re.compile("|".join(pattern for language in every() for pattern in language.refusals), re.I)
 FIRST_LETTER = re.compile(r"\w")
@@ -82,9 +86,21 @@ class Check:
         return {name: value for name, value in asdict(self).items() if value is not None or name == "value"}
 
 
+# To rated prompts, for people; None where these were not asked.
+RatedAnswers = list[tuple[int, ...]] | None
+
+
+class Answers(NamedTuple):
+    """Replies of the parent or the candidate, and what is known of them."""
+
+    questions: Sequence[Tokens] = ()  # to the gate's questions; none of a candidate that was not asked
+    rated: RatedAnswers = None
+    topic: Floats | None = None  # how much those to the questions depend on them (topic); None: not measured yet
+
+
 class GateVerdict(NamedTuple):
     checks: dict[str, Check]
-    answers: list[Tokens]  # the candidate's, as the parent was asked; none of one that is not finite
+    answers: Answers  # the candidate's
 
 
 def judge(
@@ -93,7 +109,7 @@ def judge(
     bounds: Bounds,
     *,
     parent: Path | None,
-    parent_replies: Sequence[Tokens],
+    parent_answers: Answers,
     lessons: Sequence[Lesson],
     held_back: Sequence[HeldBackReply],
     changed: float,
@@ -101,30 +117,37 @@ def judge(
     stop: Stop,
     teacher_distance: float = 0.0,
     languages: Sequence[str] = (DEFAULT,),
+    rated: Sequence[tuple[int, ...]] = (),
     tell: Callable[[int], object] = lambda count: None,
 ) -> GateVerdict:
-    """Make every check on what the policy wears now, CHECKS of them; `tell` hears how many are done.
+    """Make the checks on what the policy wears now, CHECKS of them, until some say no; `tell` hears how many are done.
 
-    `parent_replies` are the parent's answers (`parent_answers`). `lessons` say what was asked for; `held_back` were
+    `lessons` say what was asked for; `held_back` were
     not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
     measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
-    `languages` are those of the prompts: all questions and texts are in these.
+    `languages` are those of the prompts: all questions and texts are in these. `rated` are prompts to answer beside
+    the questions.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
-    if not checks["finite"].ok:
-        return GateVerdict(checks, [])
-    stop.check()
+
+    def is_refused() -> bool:
+        """Tell whether a check has said no: the verdict is certain then, and no more is asked."""
+        tell(len(checks))
+        stop.check()
+        return not all(check.ok for check in checks.values())
+
+    if is_refused():
+        return GateVerdict(checks, Answers())
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
-    tell(len(checks))
-    stop.check()
+    if is_refused():
+        return GateVerdict(checks, Answers())
     checks["text_nll"] = text_nll(policy, template, bounds, languages)
-    tell(len(checks))
-    stop.check()
+    if is_refused():
+        return GateVerdict(checks, Answers())
     questions = gate_questions(languages)
-    seeds = [GATE_SEED] * len(questions) + [GATE_SEED + 1] * (REPLIES_EACH - 1) * len(questions)
-    replies = answer_questions(policy, template, questions * REPLIES_EACH, seeds)
-    candidate = replies[: len(questions)]  # as the parent was asked
+    answers = answer_all(policy, template, questions, rated)
+    candidate, parent_replies = list(answers.questions), parent_answers.questions
     stop.check()
     checks["empty"] = empty(candidate, template)
     checks["looping"] = looping(candidate, bounds)
@@ -135,27 +158,38 @@ def judge(
     if not checks["length"].ok:
         hinted = style.length(questions, REPLY_TOKENS, TEMPERATURE, GATE_SEED)
         checks["length"] = length(candidate, parent_replies, lessons, bounds, hinted)
-    tell(len(checks))
-    stop.check()
-    checks["topic"] = on_topic(policy, candidate, parent_replies, bounds, len(languages))
-    tell(len(checks))
-    stop.check()
+    if is_refused():
+        return GateVerdict(checks, answers)
+    if (parent_depends := parent_answers.topic) is None:
+        depends, parent_depends = topic.measure(policy, candidate, parent_replies, parts=len(languages))
+    else:
+        (depends,) = topic.measure(policy, candidate, parts=len(languages))
+    answers = answers._replace(topic=depends)
+    checks["topic"] = on_topic(depends, parent_depends, bounds)
+    if is_refused():
+        return GateVerdict(checks, answers)
     inherited = granted(parent, bounds)
-    checks |= compare_with_base(policy, replies, lessons, bounds, max(teacher_distance, inherited))
+    allowance = max(teacher_distance, inherited)
+    replies, surprise = candidate, BaseSurprise.measure(policy, candidate)
+    if not surprise.is_plain(bounds.base_nll_rise + min(allowance, bounds.base_nll_rise), bounds.min_entropy_ratio):
+        replies = candidate + answer_questions(policy, template, questions * MORE_EACH, GATE_SEED + 1)
+        stop.check()
+        surprise = BaseSurprise.measure(policy, replies)
+    checks |= compare_with_base(surprise, lessons, bounds, allowance)
     if not checks["base_nll"].ok or inherited > bounds.base_nll_rise:
-        explained = style.explains(replies, questions * REPLIES_EACH)
+        explained = style.explains(replies, questions * (len(replies) // len(questions)))
         if inherited:
             explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
         checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
     tell(len(checks))
-    return GateVerdict(checks, candidate)
+    return GateVerdict(checks, answers)
 
 
 def answer_questions(
     policy: Policy,
     template: Template,
     questions: Sequence[str] = NEUTRAL,
-    seed: int | Sequence[int] = GATE_SEED,
+    seed: int = GATE_SEED,
 ) -> list[Tokens]:
     """Answers of the policy to ordinary questions, in one batch."""
     prompts = [template.question(text) for text in questions]
@@ -163,24 +197,54 @@ def answer_questions(
     return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def parent_answers(policy: Policy, template: Template, parent: Path | None, languages: Sequence[str]) -> list[Tokens]:
+def answer_all(
+    policy: Policy, template: Template, questions: Sequence[str], rated: Sequence[tuple[int, ...]]
+) -> Answers:
+    """Answers to the gate's questions, and in the same batch those to rated prompts, unless these are long. A step of
+    few replies waits for the weights, so more of them cost little."""
+    prompts = [template.question(text) for text in questions]
+    if not rated or max(map(len, rated)) > WIDE * max(map(len, prompts)):
+        return Answers(answer_questions(policy, template, questions))
+    seeds = [GATE_SEED] * len(prompts) + [RATED_SEED] * len(rated)
+    replies = policy.generate([*prompts, *rated], max_tokens=RATED_TOKENS, temperature=TEMPERATURE, seed=seeds)
+    answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(prompts, replies, strict=False)]
+    return Answers(answers, [tuple(reply) for reply in replies[len(prompts) :]])
+
+
+def parent_answers(
+    policy: Policy,
+    template: Template,
+    parent: Path | None,
+    languages: Sequence[str],
+    rated: Sequence[tuple[int, ...]] = (),
+) -> Answers:
     """The parent's answers to the gate's questions: those of its own gate, where these very prompts were asked then."""
     questions = gate_questions(languages)
     prompts = [template.question(text) for text in questions]
     memory = _manifest(parent).get("answers") or {}
     replies = memory.get("replies") or []
     if memory.get("prompts") == _prompts_hash(prompts) and _are_replies(replies, len(prompts), policy):
-        return [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+        answers = [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
+        return Answers(answers, topic=_kept_topic(memory, len(prompts)))
     with policy.wearing(parent):
-        return answer_questions(policy, template, questions)
+        return answer_all(policy, template, questions, rated)
 
 
-def kept_answers(answers: Sequence[Tokens]) -> dict[str, Any]:
+def kept_answers(answers: Answers) -> dict[str, Any]:
     """Give what a manifest keeps of a version's answers, for the next run's `parent_answers`."""
     return {
-        "prompts": _prompts_hash([answer.prompt for answer in answers]),
-        "replies": [answer.reply for answer in answers],
+        "prompts": _prompts_hash([answer.prompt for answer in answers.questions]),
+        "replies": [answer.reply for answer in answers.questions],
+        "topic": None if answers.topic is None else np.round(answers.topic, 6).tolist(),
     }
+
+
+def _kept_topic(memory: Mapping[str, Any], count: int) -> Floats | None:
+    """How much the kept replies depend on their questions; None where a manifest does not have so many numbers."""
+    values = memory.get("topic")
+    if not isinstance(values, list) or len(values) != count or not all(isinstance(value, float) for value in values):
+        return None
+    return np.array(values) if np.isfinite(values).all() else None
 
 
 def _are_replies(replies: Any, count: int, policy: Policy) -> bool:
@@ -291,12 +355,8 @@ def is_refusal(text: str) -> bool:
     return start is not None and REFUSAL.match(text.replace("’", "'"), start.start()) is not None
 
 
-def on_topic(
-    policy: Policy, replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds, languages: int = 1
-) -> Check:
-    """How much less replies depend on what was asked than the parent's, by what the base makes of both. `languages`:
-    how many the questions are in."""
-    depends, parent_depends = topic.measure(policy, replies, parent_replies, parts=languages)
+def on_topic(depends: Floats, parent_depends: Floats, bounds: Bounds) -> Check:
+    """How much less replies depend on what was asked than the parent's, by what the base makes of both (topic)."""
     change, bound, note = topic.compare(depends, parent_depends, bounds.topic_fall)
     return Check(_round(change), _round(bound), change >= bound, note)
 
@@ -331,7 +391,7 @@ def length(
 
 
 def compare_with_base(
-    policy: Policy, replies: Sequence[Tokens], lessons: Sequence[Lesson], bounds: Bounds, allowance: float = 0.0
+    surprise: BaseSurprise, lessons: Sequence[Lesson], bounds: Bounds, allowance: float = 0.0
 ) -> dict[str, Check]:
     """At every position of what the candidate would say, how it differs from the base.
 
@@ -342,19 +402,14 @@ def compare_with_base(
     for. It never rises to more than twice itself. For replies it is how much more they surprise the base than the rated
     ones do. What was granted to the parent is the candidate's too: it goes on in the style that was asked for then.
     """
-    groups = packing.group(replies, policy.budget)
-    parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
-    excess, entropy, base_entropy = (np.concatenate(each) for each in zip(*parts, strict=True))
-    rise = float(excess.mean())
-    error = _standard_error(excess - rise, [replies[i] for members in groups for i in members])
-    ratio = float(entropy.mean() / max(base_entropy.mean(), 1e-6))
+    rise, ratio = surprise.rise, surprise.entropy_ratio
     imitated = [-lesson.ref for lesson in lessons if lesson.is_imitated]
     rated = [-lesson.ref for lesson in lessons if not lesson.is_imitated]
     if imitated and rated:
         allowance = max(allowance, float(np.concatenate(imitated).mean() - np.concatenate(rated).mean()))
     allowance = max(0.0, min(allowance, bounds.base_nll_rise))
     bound = bounds.base_nll_rise + allowance
-    note = f"of {len(replies)} replies, standard error {error:.3f}"
+    note = f"of {len(surprise.replies)} replies, standard error {surprise.error:.3f}"
     note += f"; comments and corrections asked for {allowance:.2f} of it" if allowance else ""
     return {
         "base_nll": Check(_round(rise), _round(bound), rise <= bound, note),
@@ -416,14 +471,6 @@ def _manifest(parent: Path | None) -> dict[str, Any]:
         return {}
     manifest: dict[str, Any] = json.loads((parent / MANIFEST).read_bytes())
     return manifest
-
-
-def _standard_error(deviations: Floats, replies: Sequence[Tokens]) -> float:
-    """Standard error of a mean over the tokens of replies, by their `deviations` (N,) from it. Tokens of one reply
-    count as one draw."""
-    ends = np.cumsum([len(reply.reply) for reply in replies])
-    of_replies = np.array([part.sum() for part in np.split(deviations, ends[:-1])])
-    return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
 
 
 def _mean_length(replies: Sequence[Tokens]) -> float:

@@ -281,12 +281,12 @@ def move_bound(plan: Plan, preset: Preset, teaching: Sequence[Lesson], model: Ru
     """How far a try with this preset may move the policy, which wears what it starts from; None: as far as its steps
     go."""
     if any(lesson.is_leaning for lesson in teaching):
-        return MoveBound(0.0, plan.leaning_budget, model.parent_replies)
+        return MoveBound(0.0, plan.leaning_budget, model.parent_answers.questions)
     if any(lesson.taught for lesson in teaching):
         return None
     credited = goes_by_token(teaching)
     if not model.policy.interpolates:
         return None  # it cannot go back, so it takes smaller steps (careful_rate)
-    replies = model.parent_replies if plan.evidence < 1 and not credited else ()
+    replies = model.parent_answers.questions if plan.evidence < 1 and not credited else ()
     most = plan.bounds.base_nll_rise
     return reach.move_bound(preset, plan.evidence, credited=credited, most=most, replies=replies)

@@ -11,12 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from config.presets import Preset
-from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
+from trainer.run.base_surprise import BaseSurprise
 from trainer.run.gate import Check
 
 PLAIN = 0.01  # of random ratings that fit as well, at and below which ratings are all the evidence that is asked for
@@ -43,9 +41,7 @@ class MoveBound:
 def cost(policy: Policy, replies: Sequence[Tokens]) -> float:
     """Mean nats a token by which the base finds the policy odder than itself, at each position of these replies. It is
     the gate's `base_nll`, in expectation over the next token."""
-    groups = packing.group(replies, policy.budget)
-    parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
-    return float(np.concatenate([part.excess for part in parts]).mean())
+    return BaseSurprise.measure(policy, replies).rise
 
 
 def evidence(checks: Mapping[str, Check]) -> float:

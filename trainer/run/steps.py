@@ -100,7 +100,7 @@ def train(
     loss, early_reason = objectives.make_loss(preset, own_loss.load(folder, spec.loss)), None
     furthest = _furthest(teaching, preset)
     start = policy.adapter()
-    spent = reach.cost(policy, bound.replies) if bound is not None and bound.replies else 0.0
+    spent = reach.cost(policy, bound.replies) if bound is not None and bound.replies and spec.parent else 0.0
     current = _resume(policy, teaching, _fingerprint(spec, preset, teaching), folder, progress)
     seconds_before, started = current.seconds, time.monotonic()
 

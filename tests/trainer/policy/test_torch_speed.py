@@ -21,3 +21,21 @@ def test_rounding_pays_where_products_are_clearly_faster():
     assert ProductSpeed(140e9, 640e9).rounding_pays  # a Xeon with AMX
     assert not ProductSpeed(118e9, 73e9).rounding_pays  # one without
     assert not ProductSpeed(100e9, 110e9).rounding_pays  # too little for what it rounds
+
+
+def test_the_library_that_multiplies_float32_rounds_nothing():
+    torch_speed.choose_library()
+    rows, weights = torch.arange(64 * 300.0).sin().view(64, 300), torch.arange(80 * 300.0).cos().view(80, 300)
+    exact = rows.double() @ weights.double().T
+    assert (torch.nn.functional.linear(rows, weights) - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_a_library_that_rounds_or_is_no_faster_is_not_chosen(monkeypatch):
+    permission = torch.backends.mkldnn.matmul.fp32_precision
+    monkeypatch.setattr(torch_speed, "_products", lambda dtype: 1e9)
+    try:
+        torch.backends.mkldnn.matmul.fp32_precision = "ieee"
+        assert torch_speed.choose_library.__wrapped__() is None
+        assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = permission

@@ -12,7 +12,7 @@ from trainer.io.progress import Progress, Stop
 from trainer.loop import run
 from trainer.policy.packing import Tokens
 from trainer.run import answer_pairs
-from trainer.run.answer_pairs import ANSWER_TOKENS, AnswerPair, choose, figures
+from trainer.run.answer_pairs import RATED_TOKENS, AnswerPair, choose, figures
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def test_long_prompts_are_asked_in_smaller_number(samples):
 
 
 def test_figures_are_those_of_the_answers(samples):
-    whole = tuple(range(ANSWER_TOKENS))
+    whole = tuple(range(RATED_TOKENS))
     sides = [(whole, (1, 2, 3, 4)), ((5, 6), (5, 6))]
     measured = figures([AnswerPair(samples[0], *side) for side in sides])
-    assert measured["tokens_before"] == (ANSWER_TOKENS + 2) / 2 and measured["tokens_after"] == 3
+    assert measured["tokens_before"] == (RATED_TOKENS + 2) / 2 and measured["tokens_after"] == 3
     assert (measured["ended_before"], measured["ended_after"], measured["different"]) == (1, 2, 1)
 
 

@@ -18,6 +18,7 @@ from trainer.lessons.samples import Sample
 from trainer.mis_po import Terms, loss
 from trainer.policy import packing
 from trainer.run import gate
+from trainer.run.base_surprise import BaseSurprise, standard_error
 from trainer.run.gate import Bounds, is_looping
 from trainer.run.replay_margin import ReplayMargin
 
@@ -75,7 +76,7 @@ def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, boun
         template,
         bounds,
         parent=None,
-        parent_replies=of_parent(policy, template),
+        parent_answers=gate.Answers(of_parent(policy, template)),
         lessons=lessons,
         held_back=held,
         changed=changed,
@@ -97,16 +98,63 @@ def test_a_candidate_like_its_parent_passes_and_twice_alike(policy, template, br
 def test_a_wrecked_candidate_does_not(policy, template, broken):
     broken(2.0)
     checks = judge(policy, template)
-    assert not checks["base_nll"].ok
     assert not checks["text_nll"].ok
+    lost = {"text_nll_rise": 99.0, "max_length_ratio": 99.0, "repetition_rise": 1.0, "topic_fall": 99.0}
+    checks = judge(policy, template, bounds=dataclasses.replace(WIDE, **lost))
+    assert not checks["base_nll"].ok
     assert checks["base_nll"].value > 1
+
+
+def test_after_a_no_nothing_more_is_asked(policy, template, broken, monkeypatch):
+    broken(2.0)
+    asked, generate = [], policy.generate
+    parent = gate.Answers(of_parent(policy, template))
+    monkeypatch.setattr(policy, "generate", lambda prompts, **rest: asked.append(prompts) or generate(prompts, **rest))
+    found = gate.judge(
+        policy, template, WIDE, parent=None, parent_answers=parent, lessons=(), held_back=(), changed=1.0,
+        replay_margin=ReplayMargin(0.1), stop=Stop(),
+    )  # fmt: skip
+    assert not found.checks["text_nll"].ok and list(found.checks)[-1] == "text_nll"
+    assert not asked and found.answers == gate.Answers()
 
 
 def test_an_adapter_that_changes_nothing_is_a_no_op(policy, template):
     checks = judge(policy, template, changed=0.0)
-    assert not checks["no_op"].ok
+    assert list(checks) == ["finite", "no_op"] and not checks["no_op"].ok
+    checks = judge(policy, template)
     assert checks["base_nll"].value == pytest.approx(0, abs=1e-6)
     assert checks["text_nll"].value == pytest.approx(0, abs=1e-6)
+
+
+def test_more_replies_are_drawn_only_near_a_bound(policy, template, broken):
+    broken(1e-3)
+    note = judge(policy, template)["base_nll"].note
+    assert note.startswith("of 8 replies")
+    near = judge(policy, template, bounds=dataclasses.replace(WIDE, base_nll_rise=0.001))["base_nll"]
+    assert near.note.startswith("of 24 replies")
+
+
+def test_few_replies_settle_it_where_both_figures_are_far_inside_their_bounds():
+    replies = [packing.Tokens((1,), (2, 3))] * 8
+    excess, ones = np.repeat([0.0, 0.1] * 4, 2), np.ones(16)
+    surprise = BaseSurprise(replies, excess, ones, ones)
+    assert surprise.rise == pytest.approx(0.05) and surprise.entropy_ratio == 1.0
+    assert surprise.is_plain(0.05 + 4.1 * surprise.error, 0.4)
+    assert not surprise.is_plain(0.05 + 3.9 * surprise.error, 0.4)
+    assert not surprise.is_plain(1.0, 1.1)
+
+
+def test_rated_prompts_are_answered_beside_the_questions_unless_they_are_long(policy, template, monkeypatch):
+    asked, generate = [], policy.generate
+    monkeypatch.setattr(policy, "generate", lambda prompts, **rest: asked.append(prompts) or generate(prompts, **rest))
+    rated = [template.question("What is bread?"), template.question("Why?")]
+    both = gate.answer_all(policy, template, gate.NEUTRAL, rated)
+    assert len(asked) == 1 and len(both.rated) == 2
+    assert list(both.questions) == gate.answer_questions(policy, template)
+    alone = generate(rated, max_tokens=gate.RATED_TOKENS, temperature=gate.TEMPERATURE, seed=gate.RATED_SEED)
+    assert [list(reply) for reply in both.rated] == alone
+    apart = gate.answer_all(policy, template, gate.NEUTRAL, [tuple(range(3, 900))])
+    assert apart == gate.Answers(both.questions)
 
 
 def test_what_is_not_finite_goes_no_further(policy, template, broken):
@@ -177,7 +225,7 @@ def test_a_collapsed_candidate_has_no_entropy_left(policy, template):
         policy.backward(one_reply, terms, partial(loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9))
         policy.step(0.02, 1.0)
     reply = packing.Tokens(template.prompt([{"role": "user", "content": "b"}]), (60, 61, 62, 63, 2))
-    check = gate.compare_with_base(policy, [reply], [], WIDE)["entropy"]
+    check = gate.compare_with_base(BaseSurprise.measure(policy, [reply]), [], WIDE)["entropy"]
     policy.wear(before)
     policy.restore(state)
     assert not check.ok
@@ -218,7 +266,7 @@ def test_a_taste_that_surprises_the_base_is_allowed_what_it_asks_for_and_no_more
         return dataclasses.replace(rated, ref=rated.ref - nats, is_imitated=True)
 
     def base_nll(lessons, asked=0.0):
-        return gate.compare_with_base(policy, replies, lessons, Bounds(), asked)["base_nll"]
+        return gate.compare_with_base(BaseSurprise.measure(policy, replies), lessons, Bounds(), asked)["base_nll"]
 
     for lessons, bound in (([rated], 0.3), ([rated, asking(0.2)], 0.5), ([rated, asking(9)], 0.6)):
         assert base_nll(lessons).bound == pytest.approx(bound, abs=1e-6)
@@ -315,9 +363,9 @@ def test_the_tokens_of_a_reply_count_as_one_in_the_standard_error():
     means = rng.normal(0, 1, 24)
     means -= means.mean()
     replies = [packing.Tokens((1,), (2, 3, 4, 5))] * 24
-    found = gate._standard_error(np.repeat(means, 4), replies)
+    found = standard_error(np.repeat(means, 4), replies)
     assert found == pytest.approx(means.std(ddof=1) / np.sqrt(24))
-    assert gate._standard_error(np.zeros(1), [packing.Tokens((1,), (2,))]) == 0
+    assert standard_error(np.zeros(1), [packing.Tokens((1,), (2,))]) == 0
 
 
 REFUSED = {
@@ -404,12 +452,12 @@ def test_a_gate_asks_in_the_languages_of_the_prompts(policy, template, broken, m
     with policy.wearing(None):
         parent = gate.answer_questions(policy, template, gate_questions(codes))
     checks = gate.judge(
-        policy, template, WIDE, parent=None, parent_replies=parent, lessons=(), held_back=(), changed=1.0,
+        policy, template, WIDE, parent=None, parent_answers=gate.Answers(parent), lessons=(), held_back=(), changed=1.0,
         replay_margin=ReplayMargin(0.1), stop=Stop(), languages=codes,
     ).checks  # fmt: skip
     assert all(check.ok for check in checks.values()), checks
     questions = [template.question(text) for text in gate_questions(codes)]
-    assert asked == [questions, questions * gate.REPLIES_EACH]
+    assert asked == [questions, questions]
     assert "de " in checks["text_nll"].note and "en " in checks["text_nll"].note
 
 
@@ -429,13 +477,17 @@ def test_a_parent_is_asked_once_and_what_its_manifest_says_is_not_believed_blind
     policy.wearing, own = (lambda adapter: wearing), policy.wearing
     try:
         asked = gate.answer_questions(policy, template)
-        kept = gate.kept_answers(asked)
+        kept = gate.kept_answers(gate.Answers(asked, topic=np.arange(8) / 8))
         other = kept | {"replies": [[5, 6]] * len(asked)}
-        assert [answer.reply for answer in answers(other)] == [(5, 6)] * len(asked)  # of its own gate, not asked again
-        assert answers(kept) == asked
+        known = answers(other)
+        assert [answer.reply for answer in known.questions] == [(5, 6)] * len(asked)  # of its own gate, not asked again
+        assert known.topic.tolist() == [n / 8 for n in range(8)] and known.rated is None
+        assert answers(kept).questions == asked
+        for wrong in (None, [0.5] * 7, ["0.5"] * 8, [0.5] * 7 + [float("nan")]):
+            assert answers(kept | {"topic": wrong}).topic is None
         for wrong in ({}, kept | {"replies": kept["replies"][1:]}, kept | {"replies": [[10**9]] * len(asked)},
                       kept | {"replies": "text"}, other | {"prompts": "of other questions"}):  # fmt: skip
-            assert answers(wrong) == asked
-        assert len(answers(other, ("de", "en"))) == len(gate_questions(("de", "en")))
+            assert answers(wrong) == gate.Answers(asked)
+        assert len(answers(other, ("de", "en")).questions) == len(gate_questions(("de", "en")))
     finally:
         policy.wearing = own

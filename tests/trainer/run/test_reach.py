@@ -12,6 +12,7 @@ from trainer.lessons.chat_template import Template
 from trainer.lessons.samples import Sample
 from trainer.policy import packing
 from trainer.run import gate, reach, steps
+from trainer.run.base_surprise import BaseSurprise
 
 PRESET = presets.resolve("balanced", {})
 
@@ -59,7 +60,7 @@ def back(policy, start, teaching, bound, spent, tmp_path):
 
 def test_the_cost_is_nothing_at_the_base_and_what_the_gate_sees_elsewhere(policy, said, moved):
     _, far = moved
-    checks = gate.compare_with_base(policy, said, [], gate.Bounds())
+    checks = gate.compare_with_base(BaseSurprise.measure(policy, said), [], gate.Bounds())
     assert reach.cost(policy, said) == pytest.approx(checks["base_nll"].value, abs=1e-4)
     with policy.wearing(None):
         assert reach.cost(policy, said) == pytest.approx(0.0, abs=1e-5)

@@ -41,10 +41,10 @@ def test_where_all_questions_are_one_nothing_depends_on_it(policy, said):
 
 def test_answers_to_other_questions_do_not_go_live(policy, said):
     wrong = [Tokens(one.prompt, said[(at + topic.SHIFT) % 8].reply) for at, one in enumerate(said)]
-    check = gate.on_topic(policy, wrong, said, Bounds(topic_fall=0.0))
+    check = gate.on_topic(*topic.measure(policy, wrong, said), Bounds(topic_fall=0.0))
     assert not check.ok and check.value < check.bound < 0
     assert "of 8 fit any question" in check.note
-    kept = gate.on_topic(policy, said, said, Bounds(topic_fall=0.0))
+    kept = gate.on_topic(*topic.measure(policy, said, said), Bounds(topic_fall=0.0))
     assert kept.ok and kept.value == 0.0 == abs(kept.bound)
 
 

@@ -1,0 +1,67 @@
+"""How odd the base finds what a candidate says: at each token of its replies, over the whole vocabulary.
+
+Owns the look, its figures with their standard errors, and whether few replies already settle them. Not here: the bounds
+and the checks (gate), what a run may cost (reach).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.mis_po import Floats
+from trainer.policy import packing
+from trainer.policy.packing import Tokens
+from trainer.policy.policy import Policy
+
+PLAIN = 4.0  # standard errors from its bound, at which a figure of a few replies is what that of many would be
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSurprise:
+    """(N,) each, over the tokens of the replies, one reply after the other."""
+
+    replies: Sequence[Tokens]
+    excess: Floats  # nats by which the base finds the candidate odder than itself
+    entropy: Floats  # of the candidate's next token, nats
+    base_entropy: Floats
+
+    @classmethod
+    def measure(cls, policy: Policy, replies: Sequence[Tokens]) -> BaseSurprise:
+        """Ask the base about the replies of what the policy wears."""
+        groups = packing.group(replies, policy.budget)
+        parts = [policy.surprise(packing.pack([replies[i] for i in members])) for members in groups]
+        ordered = [replies[i] for members in groups for i in members]
+        return cls(ordered, *(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    @property
+    def rise(self) -> float:
+        """Mean nats a token that the candidate costs: the gate's `base_nll`."""
+        return float(self.excess.mean())
+
+    @property
+    def error(self) -> float:
+        """Standard error of the rise."""
+        return self._error_of(self.excess)
+
+    @property
+    def entropy_ratio(self) -> float:
+        return float(self.entropy.mean() / max(self.base_entropy.mean(), 1e-6))
+
+    def is_plain(self, most_rise: float, least_ratio: float) -> bool:
+        """Tell whether both figures are so far inside their bounds that more replies would not move them out."""
+        rooms = (most_rise - self.excess, self.entropy - least_ratio * self.base_entropy)
+        return all(room.mean() >= PLAIN * self._error_of(room) for room in rooms)
+
+    def _error_of(self, values: Floats) -> float:
+        return standard_error(values - values.mean(), self.replies)
+
+
+def standard_error(deviations: Floats, replies: Sequence[Tokens]) -> float:
+    """Standard error of a mean over the tokens of replies, by their `deviations` (N,) from it. Tokens of one reply
+    count as one draw."""
+    ends = np.cumsum([len(reply.reply) for reply in replies])
+    of_replies = np.array([part.sum() for part in np.split(deviations, ends[:-1])])
+    return float(np.sqrt((of_replies**2).sum() * len(replies) / max(len(replies) - 1, 1)) / ends[-1])
