@@ -20,12 +20,12 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 MOUNT = Path("/sys/fs/cgroup")
 
 
-class Memory(NamedTuple):
+class AvailableMemory(NamedTuple):
     total: int  # bytes
     free: int
 
 
-def memory(own_groups: Path = OWN_GROUPS, mount: Path = MOUNT) -> Memory:
+def memory(own_groups: Path = OWN_GROUPS, mount: Path = MOUNT) -> AvailableMemory:
     """Memory for this process, in bytes. Cached files count as free, as the kernel drops them when they are in the
     way."""
     machine = psutil.virtual_memory()
@@ -36,7 +36,7 @@ def memory(own_groups: Path = OWN_GROUPS, mount: Path = MOUNT) -> Memory:
         if limit is not None and used is not None:
             total = min(total, limit)
             free = min(free, max(0, limit - used + _cached(group)))
-    return Memory(total, free)
+    return AvailableMemory(total, free)
 
 
 def processors(own_groups: Path = OWN_GROUPS, mount: Path = MOUNT) -> int:
