@@ -131,12 +131,12 @@ def _for_episodes(plan: Plan, training: Sequence[Sample], progress: Progress) ->
 
 def _for_comments(plan: Plan, training: Sequence[Sample], progress: Progress) -> Plan:
     """With the objective that this run's comments and corrections ask for."""
-    comments, corrections = teacher.count(training)
-    if not comments + corrections:
+    counts = teacher.count(training)
+    if not sum(counts):
         return plan
     reason = " and ".join(
         f"{count} of {len(training)} samples have {words}"
-        for count, words in ((comments, "comments"), (corrections, "corrections"))
+        for count, words in zip(counts, ("comments", "corrections", "lessons that were followed"), strict=True)
         if count
     )
     objective = objectives.of(plan.preset)

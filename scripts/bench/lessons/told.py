@@ -1,0 +1,105 @@
+"""Which way to put a comment into a prompt changes most answers: the model's server asked directly.
+
+    python -m scripts.bench.lessons told --model qwen [--wordings hint,system] [--comments bullets,german] [--eval 16]
+
+An answer is changed where it complies with the comment and the one without the comment does not. Writes
+benchmarks/lessons/wordings-MODEL.json, a line of it as soon as it is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.bench.lessons.comments import Comment, comments
+from scripts.bench.lessons.servers import ask, gguf_of, llama_server
+from scripts.bench.lessons.wordings import WORDINGS
+from scripts.bench.persona import ROOT, Reply
+from scripts.harness.circumstances import circumstances
+
+FOLDER: Final = ROOT / "benchmarks/lessons"
+SHOWN: Final = 2  # replies of each that are kept
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", choices=("qwen", "smollm2"), default="qwen")
+    parser.add_argument("--comments", default="bullets,lowercase,german")
+    parser.add_argument("--wordings", default=",".join(WORDINGS))
+    parser.add_argument("--eval", type=int, default=16, help="held-out questions")
+    parser.add_argument("--seed", type=int, default=1000)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    asyncio.run(measure(arguments))
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    file = gguf_of(arguments.model)
+    target = FOLDER / f"wordings-{arguments.model}.json"
+    record: dict[str, Any] = {**circumstances(), "model": file.name, "seed": arguments.seed, "results": []}
+    untold: dict[tuple[str, ...], list[Reply]] = {}
+    async with llama_server(file) as url:
+        for name in arguments.comments.split(","):
+            comment = comments()[name]
+            questions = comment.held_out[: arguments.eval]
+            if questions not in untold:
+                bare = [[{"role": "user", "content": question}] for question in questions]
+                untold[questions] = [answer.reply for answer in await ask(url, bare, arguments.seed)]
+            for wording in arguments.wordings.split(","):
+                talks = [WORDINGS[wording](question, comment.text) for question in questions]
+                told = [answer.reply for answer in await ask(url, talks, arguments.seed)]
+                result = {"comment": name, "wording": wording, **compare(comment, questions, untold[questions], told)}
+                record["results"].append(result)
+                write(target, record)
+                print(f"{arguments.model} {name} {wording}: {summary(result)}", flush=True)
+
+
+def compare(
+    comment: Comment, questions: Sequence[str], untold: Sequence[Reply], told: Sequence[Reply]
+) -> dict[str, Any]:
+    """Shares that comply, and the share of those that did not which do once they are told; with standard errors."""
+    verdicts = [
+        (comment.complies(question, bare), comment.complies(question, with_it))
+        for question, bare, with_it in zip(questions, untold, told, strict=True)
+    ]
+    changeable = [after for before, after in verdicts if not before]
+    return {
+        "questions": len(questions),
+        "untold": share(before for before, _ in verdicts),
+        "told": share(after for _, after in verdicts),
+        "changeable": len(changeable),
+        "changed": share(changeable),
+        "changed_error": error(changeable),
+        "replies": list(told[:SHOWN]),
+        "untold_replies": list(untold[:SHOWN]),
+    }
+
+
+def share(verdicts: Iterable[bool]) -> float | None:
+    values = list(verdicts)
+    return round(sum(values) / len(values), 3) if values else None
+
+
+def error(verdicts: Sequence[bool]) -> float | None:
+    """Standard error of a share."""
+    if not verdicts:
+        return None
+    rate = sum(verdicts) / len(verdicts)
+    return round(math.sqrt(rate * (1 - rate) / len(verdicts)), 3)
+
+
+def summary(result: dict[str, Any]) -> str:
+    return (
+        f"untold {result['untold']}, told {result['told']}, "
+        f"changed {result['changed']} ± {result['changed_error']} of {result['changeable']}"
+    )
+
+
+def write(target: Path, record: dict[str, Any]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,38 @@
+"""Ways to put a comment into a prompt, to compare: the product's own, and others.
+
+Owns the other ways. Not here: the product's (trainer.lessons.prompts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from trainer.lessons.prompts import HINT
+
+Talk = list[dict[str, str]]
+OWN: Final = "hint"
+
+
+def after(form: str) -> Callable[[str, str], Talk]:
+    """After the question, in the same message."""
+    return lambda question, comment: [{"role": "user", "content": question + form.format(hint=comment)}]
+
+
+def before(question: str, comment: str) -> Talk:
+    return [{"role": "user", "content": f"{comment}\n\n{question}"}]
+
+
+def system(question: str, comment: str) -> Talk:
+    words = f"Follow these wishes of the user in every answer:\n{comment}"
+    return [{"role": "system", "content": words}, {"role": "user", "content": question}]
+
+
+WORDINGS: Final[dict[str, Callable[[str, str], Talk]]] = {
+    OWN: after(HINT),
+    "plain": after("\n\n{hint}"),
+    "important": after("\n\nImportant: {hint}"),
+    "said": after("\n\n(I said of an earlier answer, and mean it for this one, too: {hint})"),
+    "before": before,
+    "system": system,
+}

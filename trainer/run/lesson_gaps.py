@@ -1,0 +1,122 @@
+"""How much a lesson in the prompt still changes: what a new version says when told, scored told and untold.
+
+Owns which lessons and prompts of a run are asked, and the figures. A gap near 0 says that the version would say the
+same untold, so the lesson is of no use in a prompt. Each gap is beside the base's on the same replies. Not here:
+whether a lesson retires (store.learning.lessons, proxy.relay.lessons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.lessons import teacher
+from trainer.lessons.batch import score
+from trainer.lessons.line_members import BadLine
+from trainer.lessons.prompts import with_hint, without_lessons
+from trainer.lessons.samples import Sample
+from trainer.policy.packing import Tokens
+from trainer.run.context import RunModel
+from trainer.run.gate import GATE_SEED, TEMPERATURE
+
+MOST_LESSONS: Final = 4  # the commonest of a run
+MOST_PROMPTS: Final = 8  # of each, those held back before those that trained
+REPLY_TOKENS: Final = 64
+MOST_PROMPT_TOKENS: Final = 8192  # of a batch, padded
+
+
+@dataclass(frozen=True, slots=True)
+class RunLesson:
+    """A comment of this run, or a lesson in its prompts, under all names that its text has."""
+
+    text: str
+    ratings: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+
+class PromptPair(NamedTuple):
+    told: tuple[int, ...]
+    untold: tuple[int, ...]
+
+
+class LessonGap(NamedTuple):
+    """Means over replies, nats a reply."""
+
+    prompts: int
+    gap: float
+    error: float | None  # standard error of it; None of one reply
+    base_gap: float
+
+    def json(self) -> dict[str, Any]:
+        return {name: value and round(value, 3) for name, value in self._asdict().items()}
+
+
+def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version."""
+    gaps: dict[str, dict[str, Any]] = {}
+    for lesson in lessons_in(samples):
+        if pairs := prompt_pairs(model, lesson):
+            gap = measure_pairs(model, pairs).json()
+            gaps |= dict.fromkeys(lesson.ratings, gap)
+    return gaps
+
+
+def lessons_in(samples: Sequence[Sample]) -> list[RunLesson]:
+    """The commonest lessons of these samples, each text once, in samples that are held back first."""
+    by_text: dict[str, list[Sample]] = {}
+    ratings: dict[str, set[str]] = {}
+    for sample in sorted(samples, key=lambda sample: not sample.is_held_back):
+        comment = teacher.comment_of(sample)
+        named = [*zip(sample.lessons, sample.lesson_ratings, strict=False)]
+        if comment is not None:
+            named.append((comment, sample.rating))
+        for text, rating in named:
+            ratings.setdefault(text, set()).add(rating)
+        for text in {text for text, _ in named}:
+            by_text.setdefault(text, []).append(sample)
+    commonest = sorted(by_text, key=lambda text: -len(by_text[text]))[:MOST_LESSONS]
+    return [RunLesson(text, tuple(sorted(ratings[text])), tuple(by_text[text])) for text in commonest]
+
+
+def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
+    """Prompts with this lesson alone and without any; fewer where they are long or cannot be rendered."""
+    pairs: list[PromptPair] = []
+    for sample in lesson.samples:
+        messages = without_lessons(sample.messages, sample.lessons) if sample.lessons else list(sample.messages)
+        told = with_hint(messages, lesson.text) if messages is not None else None
+        if messages is None or told is None:
+            continue
+        try:
+            pair = PromptPair(
+                *(model.template.prompt(each, sample.tools, sample.template_kwargs) for each in (told, messages))
+            )
+        except BadLine:
+            continue
+        width = max(len(each.told) for each in (*pairs, pair))
+        if width * (len(pairs) + 1) > MOST_PROMPT_TOKENS or len(pairs) == MOST_PROMPTS:
+            break
+        pairs.append(pair)
+    return pairs
+
+
+def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> LessonGap:
+    """What the policy says when told, scored told and untold, by itself and by the base."""
+    policy = model.policy
+    prompts = [pair.told for pair in pairs]
+    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+    told = [Tokens(pair.told, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+    untold = [Tokens(pair.untold, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+
+    def gaps() -> NDArray[np.float64]:
+        sums = np.array([float(log_probs.sum()) for log_probs in score(policy, [*told, *untold])])
+        return np.subtract(sums[: len(told)], sums[len(told) :])
+
+    own = gaps()
+    with policy.wearing(None):
+        base = gaps()
+    error = float(own.std(ddof=1) / np.sqrt(len(own))) if len(own) > 1 else None
+    return LessonGap(len(pairs), float(own.mean()), error, float(base.mean()))
