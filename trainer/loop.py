@@ -371,7 +371,7 @@ def _compare_answers(run: RunContext, model: RunModel, read: RunSamples) -> None
 
 
 def _measure_lessons(run: RunContext, model: RunModel, read: RunSamples) -> None:
-    """What lessons still change in the new version's answers, by which they retire."""
+    """Measure how much lessons still change in the new version's answers: by that they retire."""
     if not run.spec.lessons:
         return
     run.stop.check()

@@ -1,8 +1,8 @@
 """Which lessons fit a question: by the words that both have in common.
 
 Owns when two topics are the same. Pure; some hundreds of lessons take a millisecond. Not here: the words of a topic,
-and what holds whatever is asked (store.learning.lesson_scope), where lessons come from (store.learning.lessons), where
-they stand in a prompt (proxy.relay.lessons).
+and what holds whatever is asked (store.learning.lesson_scope). Nor where lessons come from (store.learning.lessons),
+and where they stand in a prompt (proxy.relay.lessons).
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _with_words(item: Any, words: str, part: str) -> Any:
 
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
-    """As the version's run has measured. Where none has: in half of the conversations, by how they begin."""
+    """Left out as the version's run has measured. Where none has: in half of the conversations, by how they begin."""
     if lesson.learned is None or version < lesson.learned:
         return False
     if lesson.is_measured:

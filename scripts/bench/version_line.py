@@ -50,8 +50,10 @@ class VersionLine:
         state: dict[str, Any] | None = None,
         lessons: bool = False,
     ) -> None:
-        """home: where runs and versions are kept, by default a new temporary folder. state: of `state`, to go on.
-        lessons: runs measure what lessons still change."""
+        """home: where runs and versions are kept, by default a new temporary folder.
+
+        state: of `state`, to go on. lessons: runs measure what lessons still change.
+        """
         self.preset = presets.resolve(preset, overrides)
         self._home = home or Path(tempfile.mkdtemp(prefix="versions-"))
         self._settings = {

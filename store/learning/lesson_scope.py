@@ -1,4 +1,4 @@
-"""What a comment is about: the topic of its question, or the form of every answer.
+"""The scope of a comment: the topic of its question, or the form of every answer.
 
 Owns the words of a topic, and which comments hold whatever is asked. "In lower case" holds for every question, "use
 metric units" for recipes. Pure. Not here: the words of each language (config.languages), which lessons fit a question

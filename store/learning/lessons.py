@@ -1,8 +1,8 @@
 """Lessons: comments on disliked answers that act at once, and the prompts that they were in.
 
 A lesson is a live rating by a person with a comment, of a disliked answer. Owns what was said of one since (new words,
-an end), and which completions had one in their prompt. It counts how those were liked with and without it, and knows
-what runs have measured: a lesson that changes nothing in a version's answers is retired while that one is live. What is
+an end), and which completions had one in their prompt. It counts how those were liked with and without it. It knows
+what runs have measured: while a version is live that answers the same without a lesson, that one is retired. What is
 forgotten takes its lessons along. Not here: which lessons fit a question (proxy.conversation.lesson_topics), where they
 stand in a prompt (proxy.relay.lessons).
 """
@@ -105,7 +105,7 @@ class CommentLesson:
     is_measured: bool = False  # a run has measured it, perhaps before that
 
     def gap_of(self, version: int) -> LessonGap | None:
-        """What the run of this version has measured, or the last run before it that did."""
+        """The measurement of the run of this version, or of the last run before it that made one."""
         return next((gap for gap in reversed(self.gaps) if gap.version <= version), None)
 
     def is_closed(self, version: int) -> bool:

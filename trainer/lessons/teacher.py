@@ -64,7 +64,7 @@ def comment_of(sample: Sample) -> str | None:
 
 
 def wishes_of(sample: Sample) -> tuple[str, ...]:
-    """What its rater has asked for: its comment, and the lessons that a liked reply has followed."""
+    """Wishes of its rater: its comment, or the lessons that a liked reply has followed."""
     comment = comment_of(sample)
     if comment is not None:
         return (comment,)
@@ -85,8 +85,8 @@ def make_targets(
     prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:
         return TeacherTargets(imitations=imitations)
-    own = [(s, prompt) for s, prompt, _ in prompts if not s.lessons]
-    hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in own}
+    plain = [(s, prompt) for s, prompt, _ in prompts if not s.lessons]
+    hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in plain}
     distributions = dict(zip(hinted, scorer.expect(list(hinted.values()), preset.teacher_k), strict=True))
     imitations += _lesson_replies(preset, prompts, scorer, progress)
     commented = [prompt for prompt in prompts if comment_of(prompt.sample) is not None]

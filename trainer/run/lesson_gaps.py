@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.lessons import teacher
 from trainer.lessons.batch import score
 from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import with_hint, without_lessons
 from trainer.lessons.samples import Sample
+from trainer.mis_po import Floats
 from trainer.policy.packing import Tokens
 from trainer.run.context import RunModel
 from trainer.run.gate import GATE_SEED, TEMPERATURE
@@ -39,8 +39,8 @@ class RunLesson:
 
 
 class PromptPair(NamedTuple):
-    told: tuple[int, ...]
-    untold: tuple[int, ...]
+    hinted: tuple[int, ...]
+    bare: tuple[int, ...]
 
 
 class LessonGap(NamedTuple):
@@ -71,12 +71,12 @@ def lessons_in(samples: Sequence[Sample]) -> list[RunLesson]:
     ratings: dict[str, set[str]] = {}
     for sample in sorted(samples, key=lambda sample: not sample.is_held_back):
         comment = teacher.comment_of(sample)
-        named = [*zip(sample.lessons, sample.lesson_ratings, strict=False)]
+        mentions = [*zip(sample.lessons, sample.lesson_ratings, strict=False)]
         if comment is not None:
-            named.append((comment, sample.rating))
-        for text, rating in named:
+            mentions.append((comment, sample.rating))
+        for text, rating in mentions:
             ratings.setdefault(text, set()).add(rating)
-        for text in {text for text, _ in named}:
+        for text in {text for text, _ in mentions}:
             by_text.setdefault(text, []).append(sample)
     commonest = sorted(by_text, key=lambda text: -len(by_text[text]))[:MOST_LESSONS]
     return [RunLesson(text, tuple(sorted(ratings[text])), tuple(by_text[text])) for text in commonest]
@@ -87,16 +87,16 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
     pairs: list[PromptPair] = []
     for sample in lesson.samples:
         messages = without_lessons(sample.messages, sample.lessons) if sample.lessons else list(sample.messages)
-        told = with_hint(messages, lesson.text) if messages is not None else None
-        if messages is None or told is None:
+        hinted = with_hint(messages, lesson.text) if messages is not None else None
+        if messages is None or hinted is None:
             continue
         try:
             pair = PromptPair(
-                *(model.template.prompt(each, sample.tools, sample.template_kwargs) for each in (told, messages))
+                *(model.template.prompt(each, sample.tools, sample.template_kwargs) for each in (hinted, messages))
             )
         except BadLine:
             continue
-        width = max(len(each.told) for each in (*pairs, pair))
+        width = max(len(each.hinted) for each in (*pairs, pair))
         if width * (len(pairs) + 1) > MOST_PROMPT_TOKENS or len(pairs) == MOST_PROMPTS:
             break
         pairs.append(pair)
@@ -104,19 +104,19 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
 
 
 def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> LessonGap:
-    """What the policy says when told, scored told and untold, by itself and by the base."""
+    """Have the policy answer when told, and score that told and untold, by itself and by the base."""
     policy = model.policy
-    prompts = [pair.told for pair in pairs]
+    prompts = [pair.hinted for pair in pairs]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
-    told = [Tokens(pair.told, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
-    untold = [Tokens(pair.untold, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+    hinted = [Tokens(pair.hinted, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+    bare = [Tokens(pair.bare, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
 
-    def gaps() -> NDArray[np.float64]:
-        sums = np.array([float(log_probs.sum()) for log_probs in score(policy, [*told, *untold])])
-        return np.subtract(sums[: len(told)], sums[len(told) :])
+    def gaps() -> Floats:
+        sums = [float(log_probs.sum()) for log_probs in score(policy, [*hinted, *bare])]
+        return np.array(sums[: len(hinted)]) - np.array(sums[len(hinted) :])
 
-    own = gaps()
+    policy_gaps = gaps()
     with policy.wearing(None):
-        base = gaps()
-    error = float(own.std(ddof=1) / np.sqrt(len(own))) if len(own) > 1 else None
-    return LessonGap(len(pairs), float(own.mean()), error, float(base.mean()))
+        base_gaps = gaps()
+    error = float(policy_gaps.std(ddof=1) / np.sqrt(len(policy_gaps))) if len(policy_gaps) > 1 else None
+    return LessonGap(len(pairs), float(policy_gaps.mean()), error, float(base_gaps.mean()))

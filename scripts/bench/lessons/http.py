@@ -1,4 +1,4 @@
-"""What a comment changes in the next answers, and how soon: through a real rlproxy before a real llama-server.
+"""Measure what a comment changes in the next answers, and how soon: a real rlproxy before a real llama-server.
 
     python -m scripts.bench.lessons http --model qwen [--comments bullets,german] [--eval 40]
 
@@ -41,15 +41,15 @@ async def measure(arguments: argparse.Namespace) -> None:
         **circumstances(), "machine": f"{machine_name()}, llama-server with 1 thread", "model": file.name,
         "seed": arguments.seed, "results": [],
     }  # fmt: skip
-    untold: dict[tuple[str, ...], list[Answer]] = {}
+    bare_answers: dict[tuple[str, ...], list[Answer]] = {}
     async with llama_server(file) as url, proxy(url) as serving:
         for name in arguments.comments.split(","):
             comment = comments()[name]
             questions = comment.held_out[: arguments.eval]
-            if questions not in untold:
-                untold[questions] = await ask(serving.url, talks(questions), arguments.seed)
+            if questions not in bare_answers:
+                bare_answers[questions] = await ask(serving.url, talks(questions), arguments.seed)
             result = {"comment": name, "text": comment.text}
-            result |= await of_comment(serving, comment, questions, untold[questions], arguments.seed)
+            result |= await of_comment(serving, comment, questions, bare_answers[questions], arguments.seed)
             record["results"].append(result)
             write(target, record)
             print(
@@ -59,12 +59,12 @@ async def measure(arguments: argparse.Namespace) -> None:
 
 
 async def of_comment(
-    serving: Serving, comment: Comment, questions: tuple[str, ...], untold: list[Answer], seed: int
+    serving: Serving, comment: Comment, questions: tuple[str, ...], bare_answers: list[Answer], seed: int
 ) -> dict[str, Any]:
     (disliked,) = await ask(serving.url, talks(comment.rated_questions[:1]), seed)
     rating = {"completion_id": disliked.headers[ID], "rating": "bad", "comment": comment.text}
     seconds, headers = await headers_after(serving, rating, questions[0])
-    told = await ask(serving.url, talks(questions), seed)
+    hinted_answers = await ask(serving.url, talks(questions), seed)
     async with serving.http.get("/rl/lessons") as response:
         (lesson,) = [lesson for lesson in (await response.json())["data"] if lesson["state"] == "active"]
     async with serving.http.delete(f"/rl/lessons/{lesson['id']}") as response:
@@ -73,8 +73,10 @@ async def of_comment(
         "seconds": round(seconds, 3),
         "in_the_next": HEADER in headers,
         "every_question": lesson["always"],
-        "named": share(HEADER in answer.headers for answer in told),
-        **compare(comment, questions, [answer.reply for answer in untold], [answer.reply for answer in told]),
+        "named": share(HEADER in answer.headers for answer in hinted_answers),
+        **compare(
+            comment, questions, [answer.reply for answer in bare_answers], [answer.reply for answer in hinted_answers]
+        ),
     }
 
 

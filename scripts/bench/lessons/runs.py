@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from scripts.bench.lessons.comments import Comment, comments
 from scripts.bench.lessons.told import FOLDER, compare, summary, write
-from scripts.bench.lessons.wordings import OWN, WORDINGS
+from scripts.bench.lessons.wordings import PRODUCT, WORDINGS
 from scripts.bench.persona import Chat, Persona
 from scripts.bench.persona import answers as rated_answers
 from scripts.bench.version_line import VersionLine
 from scripts.harness.circumstances import circumstances, machine_name
 from trainer.formats import weights
 
-UNTOLD: Final = 4  # answers before the first comment acts
+BARE_ANSWERS: Final = 4  # answers before the first comment acts
 HELD_EVERY: Final = 8  # rated answers, of which one is kept back for the gate
 EVALUATION_SEED: Final = 1000
 
@@ -91,16 +91,16 @@ def rate(
     first = (number - 1) * arguments.ratings
     pool = comment.rated_questions
     questions = [pool[index % len(pool)] for index in range(first, first + arguments.ratings)]
-    untold = len(questions) if arguments.lessons == "off" else UNTOLD if number == 1 else 0
+    bare_count = len(questions) if arguments.lessons == "off" else BARE_ANSWERS if number == 1 else 0
     talks = [
-        [{"role": "user", "content": question}] if index < untold else WORDINGS[OWN](question, comment.text)
+        [{"role": "user", "content": question}] if index < bare_count else WORDINGS[PRODUCT](question, comment.text)
         for index, question in enumerate(questions)
     ]
     lines = rated_answers(
         chat, Commenter(comment), talks, line.adapter, version=line.version, seed=seed * 100 + number, comments=True
     )
     for index, row in enumerate(lines):
-        if index >= untold:
+        if index >= bare_count:
             row |= {"lessons": [comment.text], "lesson_ratings": ["lesson"]}
         if index % HELD_EVERY == HELD_EVERY - 1:
             row["split"] = "held"
@@ -110,8 +110,8 @@ def rate(
 def held_out(chat: Chat, comment: Comment, line: VersionLine, count: int) -> dict[str, Any]:
     """Held-out answers of the live version without the lesson and with it."""
     questions = comment.held_out[:count]
-    untold = [[{"role": "user", "content": question}] for question in questions]
-    told = [WORDINGS[OWN](question, comment.text) for question in questions]
+    bare = [[{"role": "user", "content": question}] for question in questions]
+    hinted = [WORDINGS[PRODUCT](question, comment.text) for question in questions]
     with chat.policy.wearing(line.adapter):
-        replies = [chat.said(reply) for reply in chat.answer_now(untold + told, EVALUATION_SEED)]
+        replies = [chat.said(reply) for reply in chat.answer_now(bare + hinted, EVALUATION_SEED)]
     return compare(comment, questions, replies[: len(questions)], replies[len(questions) :])

@@ -23,7 +23,7 @@ from scripts.bench.persona import ROOT, Reply
 from scripts.harness.circumstances import circumstances
 
 FOLDER: Final = ROOT / "benchmarks/lessons"
-SHOWN: Final = 2  # replies of each that are kept
+SHOWN_REPLIES: Final = 2  # replies of each that are kept
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,41 +42,45 @@ async def measure(arguments: argparse.Namespace) -> None:
     file = gguf_of(arguments.model)
     target = FOLDER / f"wordings-{arguments.model}.json"
     record: dict[str, Any] = {**circumstances(), "model": file.name, "seed": arguments.seed, "results": []}
-    untold: dict[tuple[str, ...], list[Reply]] = {}
+    bare_replies: dict[tuple[str, ...], list[Reply]] = {}
     async with llama_server(file) as url:
         for name in arguments.comments.split(","):
             comment = comments()[name]
             questions = comment.held_out[: arguments.eval]
-            if questions not in untold:
+            if questions not in bare_replies:
                 bare = [[{"role": "user", "content": question}] for question in questions]
-                untold[questions] = [answer.reply for answer in await ask(url, bare, arguments.seed)]
+                bare_replies[questions] = [answer.reply for answer in await ask(url, bare, arguments.seed)]
             for wording in arguments.wordings.split(","):
                 talks = [WORDINGS[wording](question, comment.text) for question in questions]
-                told = [answer.reply for answer in await ask(url, talks, arguments.seed)]
-                result = {"comment": name, "wording": wording, **compare(comment, questions, untold[questions], told)}
+                hinted_replies = [answer.reply for answer in await ask(url, talks, arguments.seed)]
+                result = {
+                    "comment": name,
+                    "wording": wording,
+                    **compare(comment, questions, bare_replies[questions], hinted_replies),
+                }
                 record["results"].append(result)
                 write(target, record)
                 print(f"{arguments.model} {name} {wording}: {summary(result)}", flush=True)
 
 
 def compare(
-    comment: Comment, questions: Sequence[str], untold: Sequence[Reply], told: Sequence[Reply]
+    comment: Comment, questions: Sequence[str], bare_replies: Sequence[Reply], hinted_replies: Sequence[Reply]
 ) -> dict[str, Any]:
     """Shares that comply, and the share of those that did not which do once they are told; with standard errors."""
     verdicts = [
-        (comment.complies(question, bare), comment.complies(question, with_it))
-        for question, bare, with_it in zip(questions, untold, told, strict=True)
+        (comment.complies(question, bare_reply), comment.complies(question, hinted_reply))
+        for question, bare_reply, hinted_reply in zip(questions, bare_replies, hinted_replies, strict=True)
     ]
-    changeable = [after for before, after in verdicts if not before]
+    changeable = [is_met for was_met, is_met in verdicts if not was_met]
     return {
         "questions": len(questions),
-        "untold": share(before for before, _ in verdicts),
-        "told": share(after for _, after in verdicts),
+        "untold": share(is_met for is_met, _ in verdicts),
+        "told": share(is_met for _, is_met in verdicts),
         "changeable": len(changeable),
         "changed": share(changeable),
         "changed_error": error(changeable),
-        "replies": list(told[:SHOWN]),
-        "untold_replies": list(untold[:SHOWN]),
+        "replies": list(hinted_replies[:SHOWN_REPLIES]),
+        "untold_replies": list(bare_replies[:SHOWN_REPLIES]),
     }
 
 

@@ -11,15 +11,15 @@ from typing import Final
 from trainer.lessons.prompts import HINT
 
 Talk = list[dict[str, str]]
-OWN: Final = "hint"
+PRODUCT: Final = "hint"
 
 
-def after(form: str) -> Callable[[str, str], Talk]:
+def append(form: str) -> Callable[[str, str], Talk]:
     """After the question, in the same message."""
     return lambda question, comment: [{"role": "user", "content": question + form.format(hint=comment)}]
 
 
-def before(question: str, comment: str) -> Talk:
+def prepend(question: str, comment: str) -> Talk:
     return [{"role": "user", "content": f"{comment}\n\n{question}"}]
 
 
@@ -29,10 +29,10 @@ def system(question: str, comment: str) -> Talk:
 
 
 WORDINGS: Final[dict[str, Callable[[str, str], Talk]]] = {
-    OWN: after(HINT),
-    "plain": after("\n\n{hint}"),
-    "important": after("\n\nImportant: {hint}"),
-    "said": after("\n\n(I said of an earlier answer, and mean it for this one, too: {hint})"),
-    "before": before,
+    PRODUCT: append(HINT),
+    "plain": append("\n\n{hint}"),
+    "important": append("\n\nImportant: {hint}"),
+    "said": append("\n\n(I said of an earlier answer, and mean it for this one, too: {hint})"),
+    "before": prepend,
     "system": system,
 }

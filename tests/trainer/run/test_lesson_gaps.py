@@ -45,8 +45,8 @@ def test_each_text_is_asked_once_under_all_its_names_and_held_back_prompts_come_
 def test_a_prompt_is_asked_with_the_lesson_alone_and_without_any(model):
     lesson = lesson_gaps.RunLesson("a", ("rt-1",), (sample("rt-1", None, ["a", "b"], reward=1.0),))
     (pair,) = lesson_gaps.prompt_pairs(model, lesson)
-    assert pair.untold == model.template.prompt(QUESTION)
-    assert pair.told == model.template.prompt(with_hint(QUESTION, "a"))
+    assert pair.bare == model.template.prompt(QUESTION)
+    assert pair.hinted == model.template.prompt(with_hint(QUESTION, "a"))
     moved = dataclasses.replace(lesson.samples[0], lessons=("other",))
     assert lesson_gaps.prompt_pairs(model, dataclasses.replace(lesson, samples=(moved,))) == []
 
