@@ -113,7 +113,8 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> LessonGap:
 
     def gaps() -> Floats:
         sums = [float(log_probs.sum()) for log_probs in score(policy, [*hinted, *bare])]
-        return np.array(sums[: len(hinted)]) - np.array(sums[len(hinted) :])
+        differences: Floats = np.array(sums[: len(hinted)]) - np.array(sums[len(hinted) :])
+        return differences
 
     policy_gaps = gaps()
     with policy.wearing(None):
