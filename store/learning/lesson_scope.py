@@ -8,7 +8,9 @@ metric units" for recipes. Pure. Not here: the words of each language (config.la
 from __future__ import annotations
 
 import unicodedata
-from typing import Final
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from config.languages import every, is_unspaced, split_words
 
@@ -26,11 +28,29 @@ def topic_words(text: str) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=4096)  # lessons are read anew after each rating
 def is_about_form(comment: str, question: str) -> bool:
     """Tell if a comment asks for a form of answers, and names nothing that its question is about."""
-    words = " ".join(["", *_words(comment)])
-    has_form = any(f" {stem}" in words for language in every() for stem in language.form)
-    return has_form and topic_words(comment).isdisjoint(topic_words(question))
+    words, stems = _words(comment), _form_stems()
+    places = {index for index, word in enumerate(words) if word.startswith(stems.words)}
+    for first, second in stems.pairs:
+        for index, (word, following) in enumerate(pairwise(words)):
+            if word == first and following.startswith(second):
+                places |= {index, index + 1}
+    remaining = " ".join(word for index, word in enumerate(words) if index not in places)
+    return bool(places) and topic_words(remaining).isdisjoint(topic_words(question))
+
+
+class _FormStems(NamedTuple):
+    words: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]  # of neighbouring words, the first one whole
+
+
+@cache
+def _form_stems() -> _FormStems:
+    """The stems of all languages."""
+    stems = [stem.split() for language in every() for stem in language.form]
+    return _FormStems(tuple(s[0] for s in stems if len(s) == 1), tuple((s[0], s[1]) for s in stems if len(s) == 2))
 
 
 def _words(text: str) -> list[str]:

@@ -30,7 +30,15 @@ def test_each_language_has_words_of_form():
 
 
 @pytest.mark.parametrize(
-    "comment", [*FORM.values(), "too long", "call me Ada", "end with a question", "no code fences"]
+    "comment",
+    [
+        *FORM.values(),
+        "too long",
+        "call me Ada",
+        "end with a question",
+        "no code fences",
+        "lower case, no capital letters",
+    ],
 )
 def test_a_form_holds_for_every_question(comment):
     assert is_about_form(comment, AUSTRALIA)
