@@ -1,4 +1,4 @@
-"""Lessons in a prompt: a person's comments, said again to the model with their next question on that topic.
+"""Lessons in a prompt: a person's comments, said again to the model with their next questions.
 
 Owns which lessons a request gets and what is sent then; without `lessons.enabled` no request comes here. A run measures
 what its lessons still change: a version that answers much the same without one goes without it, until answers are liked

@@ -23,6 +23,11 @@ def prepend(question: str, comment: str) -> Talk:
     return [{"role": "user", "content": f"{comment}\n\n{question}"}]
 
 
+def repeat(question: str, comment: str) -> Talk:
+    """Before the question and after it."""
+    return [{"role": "user", "content": f"{comment}\n\n{question}\n\n{comment}"}]
+
+
 def system(question: str, comment: str) -> Talk:
     words = f"Follow these wishes of the user in every answer:\n{comment}"
     return [{"role": "system", "content": words}, {"role": "user", "content": question}]
@@ -32,7 +37,8 @@ WORDINGS: Final[dict[str, Callable[[str, str], Talk]]] = {
     PRODUCT: append(HINT),
     "plain": append("\n\n{hint}"),
     "important": append("\n\nImportant: {hint}"),
-    "said": append("\n\n(I said of an earlier answer, and mean it for this one, too: {hint})"),
+    "follow": append("\n\nFollow this in your answer: {hint}"),
     "before": prepend,
+    "twice": repeat,
     "system": system,
 }
