@@ -43,7 +43,7 @@ class PromptPair(NamedTuple):
     bare: tuple[int, ...]
 
 
-class LessonGap(NamedTuple):
+class GapMeasurement(NamedTuple):
     """Means over replies, nats a reply."""
 
     prompts: int
@@ -103,7 +103,7 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
     return pairs
 
 
-def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> LessonGap:
+def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasurement:
     """Have the policy answer when told, and score that told and untold, by itself and by the base."""
     policy = model.policy
     prompts = [pair.hinted for pair in pairs]
@@ -120,4 +120,4 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> LessonGap:
     with policy.wearing(None):
         base_gaps = gaps()
     error = float(policy_gaps.std(ddof=1) / np.sqrt(len(policy_gaps))) if len(policy_gaps) > 1 else None
-    return LessonGap(len(pairs), float(policy_gaps.mean()), error, float(base_gaps.mean()))
+    return GapMeasurement(len(pairs), float(policy_gaps.mean()), error, float(base_gaps.mean()))
