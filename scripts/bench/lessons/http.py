@@ -4,13 +4,14 @@
 
 For each comment: one answer is disliked with it, the next question is asked at once, and then held-out questions.
 `named` is the share of answers whose prompt had the lesson, by the header `x-rl-lessons`. Before the next comment the
-lesson is removed. Writes benchmarks/lessons/http-MODEL.json, a comment as soon as it is measured.
+lesson is removed. Writes benchmarks/lessons/http-MODEL.json, a comment as soon as it is measured; the others stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from typing import Any, Final
 
 from scripts.bench.lessons.comments import Comment, comments
@@ -38,9 +39,9 @@ async def measure(arguments: argparse.Namespace) -> None:
     file = gguf_of(arguments.model)
     target = FOLDER / f"http-{arguments.model}.json"
     record: dict[str, Any] = {
-        **circumstances(), "machine": f"{machine_name()}, llama-server with 1 thread", "model": file.name,
-        "seed": arguments.seed, "results": [],
+        "machine": f"{machine_name()}, llama-server with 1 thread", "model": file.name, "seed": arguments.seed,
     }  # fmt: skip
+    results = json.loads(target.read_bytes())["results"] if target.exists() else []
     bare_answers: dict[tuple[str, ...], list[Answer]] = {}
     async with llama_server(file) as url, proxy(url) as serving:
         for name in arguments.comments.split(","):
@@ -48,10 +49,10 @@ async def measure(arguments: argparse.Namespace) -> None:
             questions = comment.held_out[: arguments.eval]
             if questions not in bare_answers:
                 bare_answers[questions] = await ask(serving.url, talks(questions), arguments.seed)
-            result = {"comment": name, "text": comment.text}
+            result = {"comment": name, "text": comment.text, **circumstances()}
             result |= await of_comment(serving, comment, questions, bare_answers[questions], arguments.seed)
-            record["results"].append(result)
-            write(target, record)
+            results = [each for each in results if each["comment"] != name] + [result]
+            write(target, record | {"results": results})
             print(
                 f"{arguments.model} {name}: named {result['named']}, {summary(result)}, in {result['seconds']} s",
                 flush=True,

@@ -70,7 +70,7 @@ def learn(chat: Chat, comment: Comment, seed: int, arguments: argparse.Namespace
         write(target, record)
         print(
             f"  run {number} ({good} of {len(rated)} good): {result['status']}, {summary(evaluation)}, "
-            f"lessons {result.get('lessons')}, {result['wall']:.0f} s, {result['reason']}",
+            f"gap {result.get('lessons', {}).get('lesson')}, {result['wall']:.0f} s, {result['reason']}",
             flush=True,
         )
 

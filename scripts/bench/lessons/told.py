@@ -104,6 +104,6 @@ def summary(result: dict[str, Any]) -> str:
     )
 
 
-def write(target: Path, record: dict[str, Any]) -> None:
+def write(target: Path, record: Any) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
