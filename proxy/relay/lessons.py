@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from config.languages import every
 from proxy.conversation.lesson_topics import match_lessons, question_of
 from proxy.core.json_edit import dumps
 from proxy.dialects import Dialect, ParsedRequest
@@ -42,6 +43,7 @@ class PromptLessons:
 
     async def start(self) -> None:
         await self._store.lessons.begin()
+        await asyncio.to_thread(every)  # the words of all languages: a request would wait for them
 
     def changed(self) -> None:
         """A rating, a version or a word about a lesson came: what is known is out of date."""
