@@ -33,8 +33,8 @@ PRESETS: Final = {
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
 LESSONS: Final = (
-    "May your comment on a bad answer act at once, as a lesson in your later prompts? It costs the tokens of its words in "
-    "each of those, three comments at most, until a version answers so without it."
+    "May your comment on a bad answer act at once, as a lesson in your later prompts? It costs the tokens of its words "
+    "in each of those, three comments at most, until a version answers so without it."
 )
 BUILTIN: Final = DiscoveredServer("builtin", "", (ListedModel(""),))
 
