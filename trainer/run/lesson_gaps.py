@@ -1,7 +1,7 @@
 """How much a lesson in the prompt still changes: what a new version says when told, scored told and untold.
 
 Owns which lessons and prompts of a run are asked, and the figures. A gap near 0 says that the version would say the
-same untold, so the lesson is of no use in a prompt. Each gap is beside the base's on the same replies. Not here:
+same untold, so the lesson is of no use in a prompt. Each gap is a share of the base's on the same reply. Not here:
 whether a lesson retires (store.learning.lessons, proxy.relay.lessons).
 """
 
@@ -27,6 +27,7 @@ MOST_LESSONS: Final = 4  # the commonest of a run
 MOST_PROMPTS: Final = 8  # of each, those held back before those that trained
 REPLY_TOKENS: Final = 64
 MOST_PROMPT_TOKENS: Final = 8192  # of a batch, padded
+LEAST_GAP: Final = 1.0  # nats; a reply that the base would give untold, too, says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,12 @@ class PromptPair(NamedTuple):
 
 
 class GapMeasurement(NamedTuple):
-    """Means over replies, nats a reply."""
+    """Means over replies."""
 
     prompts: int
-    gap: float
+    left: float  # share of what the lesson changed in the base's eyes that it still changes, 0 to 1
     error: float | None  # standard error of it; None of one reply
+    gap: float  # nats a reply
     base_gap: float
 
     def json(self) -> dict[str, Any]:
@@ -119,5 +121,8 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasuremen
     policy_gaps = gaps()
     with policy.wearing(None):
         base_gaps = gaps()
-    error = float(policy_gaps.std(ddof=1) / np.sqrt(len(policy_gaps))) if len(policy_gaps) > 1 else None
-    return GapMeasurement(len(pairs), float(policy_gaps.mean()), error, float(base_gaps.mean()))
+    telling = base_gaps > LEAST_GAP
+    shares = np.clip(policy_gaps[telling] / base_gaps[telling], 0.0, 1.0)
+    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else None
+    left = float(shares.mean()) if len(shares) else 0.0
+    return GapMeasurement(len(pairs), left, error, float(policy_gaps.mean()), float(base_gaps.mean()))

@@ -3,7 +3,7 @@
     python -m scripts.bench.lessons told --model qwen [--wordings hint,system] [--comments bullets,german] [--eval 16]
 
 An answer is changed where it complies with the comment and the one without the comment does not. Writes
-benchmarks/lessons/wordings-MODEL.json, a line of it as soon as it is measured.
+benchmarks/lessons/wordings-MODEL.json, each result as soon as it is there, after those of before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scripts.bench.lessons.comments import Comment, comments
 from scripts.bench.lessons.servers import ask, gguf_of, llama_server
 from scripts.bench.lessons.wordings import WORDINGS
 from scripts.bench.persona import ROOT, Reply
-from scripts.harness.circumstances import circumstances
+from scripts.harness.circumstances import circumstances, machine_name
 
 FOLDER: Final = ROOT / "benchmarks/lessons"
 SHOWN_REPLIES: Final = 2  # replies of each that are kept
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
 async def measure(arguments: argparse.Namespace) -> None:
     file = gguf_of(arguments.model)
     target = FOLDER / f"wordings-{arguments.model}.json"
-    record: dict[str, Any] = {**circumstances(), "model": file.name, "seed": arguments.seed, "results": []}
+    results = json.loads(target.read_bytes())["results"] if target.exists() else []
     bare_replies: dict[tuple[str, ...], list[Reply]] = {}
     async with llama_server(file) as url:
         for name in arguments.comments.split(","):
@@ -54,12 +54,14 @@ async def measure(arguments: argparse.Namespace) -> None:
                 talks = [WORDINGS[wording](question, comment.text) for question in questions]
                 hinted_replies = [answer.reply for answer in await ask(url, talks, arguments.seed)]
                 result = {
+                    **circumstances(),
+                    "seed": arguments.seed,
                     "comment": name,
                     "wording": wording,
                     **compare(comment, questions, bare_replies[questions], hinted_replies),
                 }
-                record["results"].append(result)
-                write(target, record)
+                results.append(result)
+                write(target, {"model": file.name, "machine": machine_name(), "results": results})
                 print(f"{arguments.model} {name} {wording}: {summary(result)}", flush=True)
 
 
