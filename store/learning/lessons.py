@@ -29,7 +29,7 @@ from store.records import BASE, PromptLesson
 
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
-LITTLE_LEFT: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
+SMALL_REMAINDER: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
 FORGOTTEN: Final = "a lesson in its prompt was forgotten"
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
@@ -74,12 +74,12 @@ class LessonGap(NamedTuple):
     """How much a lesson in the prompt still changes what a version says, as the run that made it has measured."""
 
     version: int
-    left: float  # of what it changed in the base's eyes, 0 to 1
+    remainder: float  # of what it changed in the base's eyes, 0 to 1
 
     @property
     def is_closed(self) -> bool:
         """The version says much the same without the lesson."""
-        return self.left <= LITTLE_LEFT
+        return self.remainder <= SMALL_REMAINDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class MeasuredGap(NamedTuple):
 
 def _measured(row: sqlite3.Row) -> MeasuredGap:
     content = orjson.loads(row["gap"])
-    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["left"])))
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])))
 
 
 def begin(db: sqlite3.Connection) -> int:
@@ -184,7 +184,7 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> Com
     reason = row["why"]
     if state == "active" and gap is not None and gap.is_closed:
         state = "retired"
-        reason = f"v{gap.version} answers much the same without it ({gap.left:.0%} of what it changed is left)"
+        reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
     text = row["text"] or row["comment"].strip()
     return CommentLesson(
         rating=row["id"],

@@ -48,7 +48,7 @@ class GapMeasurement(NamedTuple):
     """Means over replies."""
 
     prompts: int
-    left: float  # share of what the lesson changed in the base's eyes that it still changes, 0 to 1
+    remainder: float  # share of what the lesson changed in the base's eyes that it still changes, 0 to 1
     error: float | None  # standard error of it; None of one reply
     gap: float  # nats a reply
     base_gap: float
@@ -124,5 +124,5 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasuremen
     telling = base_gaps > LEAST_GAP
     shares = np.clip(policy_gaps[telling] / base_gaps[telling], 0.0, 1.0)
     error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else None
-    left = float(shares.mean()) if len(shares) else 0.0
-    return GapMeasurement(len(pairs), left, error, float(policy_gaps.mean()), float(base_gaps.mean()))
+    remainder = float(shares.mean()) if len(shares) else 0.0
+    return GapMeasurement(len(pairs), remainder, error, float(policy_gaps.mean()), float(base_gaps.mean()))

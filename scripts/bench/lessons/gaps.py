@@ -69,8 +69,7 @@ def measure(chat: Chat, name: str, folder: Path | None, count: int) -> dict[str,
     with chat.policy.wearing(folder):
         replies = [chat.said(reply) for reply in chat.answer_now(bare + hinted, SEED)]
         pairs = [
-            lesson_gaps.PromptPair(chat.template.prompt(told), chat.template.prompt(untold))
-            for told, untold in zip(hinted, bare, strict=True)
+            lesson_gaps.PromptPair(*map(chat.template.prompt, prompts)) for prompts in zip(hinted, bare, strict=True)
         ][: lesson_gaps.MOST_PROMPTS]
         gap = lesson_gaps.measure_pairs(model, pairs)
     verdicts = [complies(probe, reply) for probe, reply in zip(probes[:count] * 2, replies, strict=True)]

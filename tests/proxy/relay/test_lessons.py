@@ -200,10 +200,10 @@ async def test_a_run_reads_the_prompt_with_its_lessons(taught: Proxy) -> None:
     assert json.loads((folder / "run.json").read_text())["lessons"] is True
 
 
-async def learned(proxy: Proxy, left: float, version: int = 1) -> str:
+async def learned(proxy: Proxy, remainder: float, version: int = 1) -> str:
     """A lesson, and a version whose run has trained on it and measured what is left of it."""
     lesson = await comment(proxy)
-    proxy.launcher.result = {"lessons": {lesson: {"prompts": 8, "left": left, "error": 0.02}}}
+    proxy.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": remainder, "error": 0.02}}}
     await more_ratings(proxy)
     await until(proxy, live=version)
     return lesson
@@ -221,14 +221,14 @@ async def states(proxy: Proxy) -> list[str]:
 
 
 async def test_a_lesson_retires_with_the_version_that_answers_the_same_without_it(taught: Proxy) -> None:
-    await learned(taught, left=0.04)
+    await learned(taught, remainder=0.04)
     assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [None] * 4
     (lesson,) = (await taught.get("/rl/lessons"))["data"]
     assert lesson["state"] == "retired" and "v1 answers much the same without it" in lesson["why"]
 
 
 async def test_a_lesson_that_still_changes_answers_stays_in_every_conversation(taught: Proxy) -> None:
-    lesson = await learned(taught, left=0.6)
+    lesson = await learned(taught, remainder=0.6)
     assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [lesson] * 4
     assert await states(taught) == ["active"]
 
@@ -236,7 +236,7 @@ async def test_a_lesson_that_still_changes_answers_stays_in_every_conversation(t
 async def test_a_retired_lesson_acts_again_after_a_rollback_where_it_is_restored_and_where_it_is_said_again(
     taught: Proxy,
 ) -> None:
-    lesson = await learned(taught, left=0.04)
+    lesson = await learned(taught, remainder=0.04)
     again = await comment(taught, f"{AGAIN} Today?")
     assert await named(taught, AGAIN) == again and await states(taught) == ["active", "retired"]
     async with taught.http.delete(f"/v1/feedback/{again}") as undone:
@@ -253,11 +253,11 @@ async def test_a_retired_lesson_acts_again_after_a_rollback_where_it_is_restored
 
 
 async def test_a_retired_lesson_acts_again_where_answers_without_it_are_liked_less(taught: Proxy) -> None:
-    lesson = await learned(taught, left=0.6)
+    lesson = await learned(taught, remainder=0.6)
     await taught.http.post("/rl/pause")
     for n in range(FEW):
         await rate_answer(taught, f"{AGAIN} {n}", "bad" if n < 2 else "good")
-    taught.launcher.result = {"lessons": {lesson: {"prompts": 8, "left": 0.04, "error": 0.02}}}
+    taught.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": 0.04, "error": 0.02}}}
     await taught.http.post("/rl/resume")
     await until(taught, live=2)
     assert await states(taught) == ["retired"]

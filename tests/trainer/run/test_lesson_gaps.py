@@ -61,10 +61,10 @@ def test_a_new_version_that_changed_nothing_has_the_bases_gap(model):
     gaps = lesson_gaps.measure(model, [sample("rt-1", "answer in capitals, please"), sample("rt-2", None, reward=1.0)])
     assert list(gaps) == ["rt-1"] and gaps["rt-1"]["prompts"] == 1
     assert gaps["rt-1"]["gap"] == pytest.approx(gaps["rt-1"]["base_gap"], abs=1e-2)
-    assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["left"] in (0, pytest.approx(1, abs=1e-2))
+    assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["remainder"] in (0, pytest.approx(1, abs=1e-2))
 
 
 def test_a_version_that_is_told_nothing_new_has_no_gap(model):
     pair = lesson_gaps.PromptPair((1, 50, 51), (1, 50, 51))
     gap = lesson_gaps.measure_pairs(model, [pair, pair])
-    assert gap.gap == gap.base_gap == gap.left == 0
+    assert gap.gap == gap.base_gap == gap.remainder == 0
