@@ -387,7 +387,7 @@ class Judge(Section):
 
 class LessonsSection(Section):
     enabled: bool = False
-    """Comments on disliked answers act at once: they stand in later prompts of the same person on that topic."""
+    """Comments on disliked answers act at once: they stand in later prompts of the same person."""
 
 
 class Signals(Section):

@@ -44,7 +44,16 @@ from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed,
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
 from trainer.languages import LanguageChoice
-from trainer.lessons.prompts import HINT, join_lessons, neutral, teacher_words, with_calls, with_hint
+from trainer.lessons.prompts import (
+    HINT,
+    join_lessons,
+    lessons_of,
+    neutral,
+    teacher_words,
+    with_calls,
+    with_hint,
+    without_lessons,
+)
 from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.places.bucket import BucketError
@@ -95,6 +104,7 @@ __all__ = [
     "is_sealed",
     "join_lessons",
     "last_line",
+    "lessons_of",
     "local",
     "machine_memory",
     "neutral",
@@ -111,6 +121,7 @@ __all__ = [
     "verify_adapter",
     "with_calls",
     "with_hint",
+    "without_lessons",
 ]
 
 READY_S = 600.0  # without a sign: a large model from a slow disk

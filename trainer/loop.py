@@ -41,7 +41,7 @@ from trainer.pictures.album import Album, open_album
 from trainer.policy import optimizer_state, policies
 from trainer.policy.policy import Policy
 from trainer.policy.tinker_client import TinkerServer
-from trainer.run import answer_pairs, gate, rate_finder, ratings
+from trainer.run import answer_pairs, gate, lesson_gaps, rate_finder, ratings
 from trainer.run import plan as planning
 from trainer.run.attempts import Attempts, TrainedCandidate, learn
 from trainer.run.context import Result, RunContext, RunModel, RunSamples
@@ -128,6 +128,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     _account(run, lessons, candidate, attempts, used)
     if candidate.refusal is None:
         _compare_answers(run, model, candidate)
+        _measure_lessons(run, model, read)
 
     progress.phase("write")
     run.record(metrics=result["metrics"] | run.clock.laps)
@@ -368,6 +369,15 @@ def _compare_answers(run: RunContext, model: RunModel, candidate: TrainedCandida
     content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in answer_pairs.lines(pairs, model.template))
     run.seal.write(run.folder / answer_pairs.FILE, content.encode())
     run.record(changes=answer_pairs.figures(pairs))
+
+
+def _measure_lessons(run: RunContext, model: RunModel, read: RunSamples) -> None:
+    """Measure how much lessons still change in the new version's answers: by that they retire."""
+    if not run.spec.lessons:
+        return
+    run.stop.check()
+    run.record(lessons=lesson_gaps.measure(model, [sample for sample in read.usable if not sample.replayed]))
+    run.clock.lap("gate")
 
 
 def _write(

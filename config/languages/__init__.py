@@ -40,6 +40,7 @@ class Language(NamedTuple):
     refusals: tuple[str, ...]  # patterns of how a refusal begins
     polite: tuple[str, ...]  # words of thanks, praise and assent
     common: frozenset[str]  # words, or pairs of letters, that say nothing about a topic
+    form: tuple[str, ...]  # how words begin that say how to answer, whatever is asked
     own_tasks: OwnTaskWords
     speakers: Mapping[str, tuple[str, ...]]  # labels in transcripts: of the `person` and the `model`
 
@@ -59,6 +60,7 @@ def language(code: str) -> Language:
         tuple(content["refusals"]),
         tuple(content["polite"].split()),
         frozenset(content["common"].split()),
+        tuple(stem.replace("_", " ") for stem in content["form"].casefold().split()),
         OwnTaskWords(*(tuple(stems[name].casefold().split()) for name in OwnTaskWords._fields)),
         {speaker: tuple(labels.casefold().split()) for speaker, labels in content["speakers"].items()},
     )

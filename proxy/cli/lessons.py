@@ -9,14 +9,14 @@ import typer
 
 from proxy.cli.common import AsJson, Home, client_of, print_json, show
 
-lessons_app = typer.Typer(help="Comments that act at once, in later prompts on their topic.", rich_markup_mode=None)
+lessons_app = typer.Typer(help="Comments that act at once, in later prompts.", rich_markup_mode=None)
 
 Id = Annotated[str, typer.Argument(help="Its id, as `rlproxy lessons` shows it.")]
 
 
 @lessons_app.callback(invoke_without_command=True)
 def lessons(context: typer.Context, home: Home = None, as_json: AsJson = False) -> None:
-    """Comments that act at once, in later prompts on their topic."""
+    """Comments that act at once, in later prompts."""
     if context.invoked_subcommand is None:
         list_lessons(home=home, as_json=as_json)
 

@@ -1,9 +1,10 @@
-"""Lessons in a prompt: a person's comments, said again to the model with their next question on that topic.
+"""Lessons in a prompt: a person's comments, said again to the model with their next questions.
 
-Owns which lessons a request gets and what is sent then; without `lessons.enabled` no request comes here. A version that
-has learned a lesson goes without it in half of the conversations. Where its answers are liked as much there, the lesson
+Owns which lessons a request gets and what is sent then; without `lessons.enabled` no request comes here. A run measures
+what its lessons still change: a version that answers much the same without one goes without it, until answers are liked
+less. Where no run has measured, half of the conversations go without. Where answers are liked as much there, the lesson
 retires. Not here: which lessons fit (lesson_topics), their rows (store.learning.lessons), the words around them
-(trainer.lessons.prompts, as the teacher sees them).
+(trainer.lessons.prompts, as the teacher sees them), the measurement (trainer.run.lesson_gaps).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from config.languages import every
 from proxy.conversation.lesson_topics import match_lessons, question_of
 from proxy.core.json_edit import dumps
 from proxy.dialects import Dialect, ParsedRequest
@@ -40,6 +43,7 @@ class PromptLessons:
 
     async def start(self) -> None:
         await self._store.lessons.begin()
+        await asyncio.to_thread(every)  # the words of all languages: a request would wait for them
 
     def changed(self) -> None:
         """A rating, a version or a word about a lesson came: what is known is out of date."""
@@ -69,37 +73,45 @@ class PromptLessons:
             return self._lessons.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
-        """Active ones, without those that a version has shown it can do without: they retire now."""
-        active = [lesson for lesson in lessons if lesson.state == "active"]
-        tallies = await self._store.lessons.tallies(active)
+        """Those that have not ended. By how answers were liked, some retire now, and some that had act again."""
+        ongoing = [lesson for lesson in lessons if not lesson.has_ended]
+        tallies = await self._store.lessons.tallies(ongoing)
         needed = []
-        for lesson in active:
-            if (reason := does_without(tallies.get(lesson.rating, LessonTally()))) is None:
+        for lesson in ongoing:
+            tally = tallies.get(lesson.rating, LessonTally())
+            if not lesson.is_measured and (reason := does_without(tally)) is not None:
+                await self._say(lesson, "retired", reason)
+            elif lesson.state == "retired" and is_missed(tally):
+                await self._say(lesson, None, None)
+                needed.append(replace(lesson, gaps=()))
+            else:
                 needed.append(lesson)
-                continue
-            await self._store.lessons.say(
-                lesson.rating,
-                text=lesson.text if lesson.edited else None,
-                always=lesson.always,
-                ended="retired",
-                reason=reason,
-                actor="rlproxy",
-            )
         return needed
+
+    async def _say(self, lesson: CommentLesson, ended: str | None, reason: str | None) -> None:
+        text = lesson.text if lesson.edited else None
+        await self._store.lessons.say(
+            lesson.rating, text=text, always=lesson.always, ended=ended, reason=reason, actor="rlproxy"
+        )
 
 
 def does_without(tally: LessonTally) -> str | None:
     """Why a lesson is needed no more: answers without it are liked as much, by less than one standard error."""
-    if min(tally.rated_with, tally.rated_without) < FEW:
-        return None
-    with_it, without = tally.liked_with / tally.rated_with, tally.liked_without / tally.rated_without
-    error = math.sqrt(with_it * (1 - with_it) / tally.rated_with + without * (1 - without) / tally.rated_without)
-    if without < with_it - error:
+    if min(tally.rated_with, tally.rated_without) < FEW or is_missed(tally):
         return None
     return (
         f"{tally.liked_without} of {tally.rated_without} answers without it were liked, and "
         f"{tally.liked_with} of {tally.rated_with} with it"
     )
+
+
+def is_missed(tally: LessonTally) -> bool:
+    """Tell if answers without a lesson are liked less, by more than one standard error."""
+    if min(tally.rated_with, tally.rated_without) < FEW:
+        return False
+    with_it, without = tally.liked_with / tally.rated_with, tally.liked_without / tally.rated_without
+    error = math.sqrt(with_it * (1 - with_it) / tally.rated_with + without * (1 - without) / tally.rated_without)
+    return without < with_it - error
 
 
 def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
@@ -133,7 +145,9 @@ def _with_words(item: Any, words: str, part: str) -> Any:
 
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
-    """In half of the conversations, by how they begin; only with a version that has learned it."""
+    """Left out as the version's run has measured. Where none has: in half of the conversations, by how they begin."""
     if lesson.learned is None or version < lesson.learned:
         return False
+    if lesson.is_measured:
+        return lesson.is_closed(version)
     return bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)

@@ -35,7 +35,7 @@ from store.learning.opinion import Moments
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
 from store.learning.versions import StoredAnswerPair
-from store.records import BASE, Completion, FinishedCompletion, Message, Run, RunSample
+from store.records import BASE, Completion, FinishedCompletion, Message, PromptLesson, Run, RunSample
 from trainer.launch import IN_THE_CLEAR, Seal, SealError, ServerFormat, join_lessons, partial_path, with_hint
 
 FORMAT = 1
@@ -44,7 +44,7 @@ PICTURES: Final = "pictures.jsonl"  # of the prompts in SAMPLES, each once
 CALIBRATION: Final = "calibration.jsonl"
 LOSS: Final = "loss.py"  # the copy of the user's own
 NO_PICTURES: Final[Mapping[bytes, RunPicture]] = {}
-NO_LESSONS: Final[Mapping[str, Sequence[str]]] = {}
+NO_LESSONS: Final[Mapping[str, Sequence[PromptLesson]]] = {}
 ANSWER_PAIRS: Final = "answer_pairs.jsonl"  # added by the trainer; in the store once the run is published
 TEXTS: Final = (
     SAMPLES,
@@ -60,7 +60,7 @@ def lines(
     replay_samples: Sequence[RunSample],
     train: Train,
     moments: Moments,
-    lessons: Mapping[str, Sequence[str]] = NO_LESSONS,
+    lessons: Mapping[str, Sequence[PromptLesson]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
     """Lines of samples.jsonl. `held_samples` are held-back samples of earlier runs: the gate sees them again.
 
@@ -75,10 +75,13 @@ def lines(
     return [_with_lessons(line, lessons.get(line["completion"], ())) for line in sample_lines]
 
 
-def _with_lessons(line: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+def _with_lessons(line: dict[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, Any]:
     """With the prompt that was sent: its client's messages, and the lessons that rlproxy added."""
-    messages = with_hint(line["messages"], join_lessons(texts)) if texts else None
-    return line if messages is None else {**line, "messages": messages, "lessons": list(texts)}
+    texts = [lesson.text for lesson in lessons]
+    if not texts or (messages := with_hint(line["messages"], join_lessons(texts))) is None:
+        return line
+    ratings = [lesson.rating for lesson in lessons]
+    return {**line, "messages": messages, "lessons": texts, "lesson_ratings": ratings}
 
 
 def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
@@ -195,6 +198,7 @@ def write(
         "gate": settings.gate.model_dump(exclude={"checks"}),
         "languages": languages,
         "neutral": neutral,
+        "lessons": settings.lessons.enabled,
         "comparison": comparison,
         "tensorboard": str(settings.home / "tensorboard" / f"run-{run.id}") if train.tensorboard else None,
         "choices": [

@@ -56,8 +56,12 @@ class VersionLine:
         threads: int,
         home: Path | None = None,
         state: dict[str, Any] | None = None,
+        lessons: bool = False,
     ) -> None:
-        """home: where runs and versions are kept, by default a new temporary folder. state: of `state`, to go on."""
+        """home: where runs and versions are kept, by default a new temporary folder.
+
+        state: of `state`, to go on. lessons: runs measure what lessons still change.
+        """
         self.preset = presets.resolve(preset, overrides)
         self._home = home or Path(tempfile.mkdtemp(prefix="versions-"))
         self._settings = {
@@ -67,6 +71,7 @@ class VersionLine:
             "threads": threads,
             "preset": preset,
             "overrides": overrides,
+            "lessons": lessons,
         }
         self._seed = seed
         self._state = LineState(**state or {})

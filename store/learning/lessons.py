@@ -1,7 +1,8 @@
 """Lessons: comments on disliked answers that act at once, and the prompts that they were in.
 
 A lesson is a live rating by a person with a comment, of a disliked answer. Owns what was said of one since (new words,
-an end), and which completions had one in their prompt. It counts how those were liked with and without it. What is
+an end), and which completions had one in their prompt. It counts how those were liked with and without it. It knows
+what runs have measured: while a version is live that answers the same without a lesson, that one is retired. What is
 forgotten takes its lessons along. Not here: which lessons fit a question (proxy.conversation.lesson_topics), where they
 stand in a prompt (proxy.relay.lessons).
 """
@@ -20,18 +21,21 @@ from store.captured import prompt_ids
 from store.errors import UnknownRating
 from store.file import meta
 from store.file.part import StorePart
+from store.learning.lesson_scope import is_about_form
 from store.learning.rater_quota import OWNER
 from store.learning.ratings import JUDGED
 from store.line_records import COMMON
+from store.records import BASE, PromptLesson
 
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
+SMALL_REMAINDER: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
 FORGOTTEN: Final = "a lesson in its prompt was forgotten"
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
 # finished run trained on it.
 _ALL: Final = f"""SELECT r.id, r.seq, r.completion_id, r.comment, r.created_at, c.key, c.user, c.line, c.asked,
-l.text, coalesce(l.always, 0) AS always, l.ended, l.why,
+l.text, l.always, l.ended, l.why, coalesce(l.changed_at, 0) AS changed_at,
 (SELECT min(u.version) FROM run_samples t CROSS JOIN runs u ON u.id = t.run_id
     CROSS JOIN adapters a ON a.version = u.version
     WHERE t.rating_id = r.id AND t.split = 'train' AND u.status = 'done') AS learned
@@ -46,18 +50,36 @@ AND r.comment IS NOT NULL AND r.other_key IS NULL"""
 _SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (rating_id) DO UPDATE SET text = excluded.text, always = excluded.always, ended = excluded.ended,
 why = excluded.why, changed_at = excluded.changed_at"""
-# How people liked answers of versions that have learned the lesson, with it in the prompt and without.
+# How people liked answers with the lesson in the prompt and without. Only versions that learned it go without.
 _TALLIES: Final = """SELECT p.rating_id, p.left_out, total(c.value > 0) AS liked, count(*) AS rated
 FROM completion_lessons p CROSS JOIN
-    (SELECT c.id, c.version, (SELECT total(r.value) FROM ratings r
+    (SELECT c.id, (SELECT total(r.value) FROM ratings r
         WHERE r.completion_id = c.id AND r.live = 1 AND r.human = 1) AS value FROM completions c
         WHERE EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) c
     ON c.id = p.completion_id AND c.value <> 0
-CROSS JOIN json_each(?) w ON json_extract(w.value, '$[0]') = p.rating_id
-    AND c.version >= CAST(json_extract(w.value, '$[1]') AS INTEGER)
+WHERE p.rating_id IN (SELECT value FROM json_each(?))
 GROUP BY 1, 2"""
-_IN_PROMPTS: Final = """SELECT p.completion_id, p.text FROM completion_lessons p
+# What each run found that lessons still change in its version's answers.
+_GAPS: Final = """SELECT u.version, u.created_at, g.key AS rating, g.value AS gap
+FROM runs u CROSS JOIN json_each(u.result, '$.lessons') g WHERE u.status = 'done' ORDER BY u.version"""
+_LIVE: Final = "SELECT ? AS line, live FROM pointer UNION ALL SELECT name, live FROM lines"
+_IN_PROMPTS: Final = """SELECT p.completion_id, p.rating_id, p.text FROM completion_lessons p
 WHERE p.left_out = 0 AND p.completion_id IN (SELECT value FROM json_each(?)) ORDER BY p.completion_id, p.at"""
+
+
+LessonState = Literal["active", "removed", "retired"]
+
+
+class LessonGap(NamedTuple):
+    """How much a lesson in the prompt still changes what a version says, as the run that made it has measured."""
+
+    version: int
+    remainder: float  # of what it changed in the base's eyes, 0 to 1
+
+    @property
+    def is_closed(self) -> bool:
+        """The version says much the same without the lesson."""
+        return self.remainder <= SMALL_REMAINDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +93,27 @@ class CommentLesson:
     question: str  # what had been asked
     text: str  # as it stands in prompts
     edited: bool
-    always: bool  # whatever is asked
-    state: Literal["active", "removed", "retired"]
+    always: bool  # whatever is asked: a person has said so, or else its words do (lesson_scope)
+    state: LessonState
     end_reason: str | None  # it has ended
     created_at: float
     learned: int | None  # the first version that trained on it
     line: str = COMMON  # of the answer; it is in prompts of that line alone
+    has_ended: bool = False  # whichever version answers
+    gaps: tuple[LessonGap, ...] = ()  # by version, since a person or rlproxy last said something of it
+    is_measured: bool = False  # a run has measured it, perhaps before that
+
+    def gap_of(self, version: int) -> LessonGap | None:
+        """The measurement of the run of this version, or of the last run before it that made one."""
+        return next((gap for gap in reversed(self.gaps) if gap.version <= version), None)
+
+    def is_closed(self, version: int) -> bool:
+        gap = self.gap_of(version)
+        return gap is not None and gap.is_closed
 
 
 class LessonTally(NamedTuple):
-    """How answers were liked, of versions that have learned a lesson."""
+    """How answers were liked, with a lesson in the prompt and without."""
 
     liked_with: int = 0
     rated_with: int = 0
@@ -125,6 +158,16 @@ def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
     return completion_ids
 
 
+class MeasuredGap(NamedTuple):
+    created_at: float  # of its run
+    gap: LessonGap
+
+
+def _measured(row: sqlite3.Row) -> MeasuredGap:
+    content = orjson.loads(row["gap"])
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])))
+
+
 def begin(db: sqlite3.Connection) -> int:
     """Since which rating comments are lessons: from when they were first turned on."""
     since = meta.read_meta(db, SINCE, None)
@@ -134,21 +177,32 @@ def begin(db: sqlite3.Connection) -> int:
     return int(since)
 
 
-def _lesson(row: sqlite3.Row) -> CommentLesson:
+def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> CommentLesson:
+    gaps = tuple(each.gap for each in measured if each.created_at > row["changed_at"])
+    gap = next((gap for gap in reversed(gaps) if gap.version <= live), None)
+    state: LessonState = row["ended"] or "active"
+    reason = row["why"]
+    if state == "active" and gap is not None and gap.is_closed:
+        state = "retired"
+        reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+    text = row["text"] or row["comment"].strip()
     return CommentLesson(
         rating=row["id"],
         completion=row["completion_id"],
         key=row["key"],
         user=row["user"],
         question=row["asked"],
-        text=row["text"] or row["comment"].strip(),
+        text=text,
         edited=row["text"] is not None,
-        always=bool(row["always"]),
-        state=row["ended"] or "active",
-        end_reason=row["why"],
+        always=is_about_form(text, row["asked"]) if row["always"] is None else bool(row["always"]),
+        state=state,
+        end_reason=reason,
         created_at=row["created_at"],
         learned=row["learned"],
         line=row["line"],
+        has_ended=row["ended"] is not None,
+        gaps=gaps,
+        is_measured=bool(measured),
     )
 
 
@@ -160,7 +214,16 @@ class LessonStore(StorePart):
     async def all(self) -> list[CommentLesson]:
         """Newest first, with those that have ended; none where they were never turned on."""
         since = await meta.get_meta(self._reader, SINCE, None)
-        return [] if since is None else [_lesson(row) for row in await self._reader.rows(_ALL, (int(since),))]
+        if since is None:
+            return []
+        measured: dict[str, list[MeasuredGap]] = {}
+        for row in await self._reader.rows(_GAPS):
+            measured.setdefault(row["rating"], []).append(_measured(row))
+        live = {row["line"]: row["live"] for row in await self._reader.rows(_LIVE, (COMMON,))}
+        return [
+            _lesson(row, measured.get(row["id"], ()), live.get(row["line"], BASE))
+            for row in await self._reader.rows(_ALL, (int(since),))
+        ]
 
     async def say(
         self, rating: str, *, text: str | None, always: bool, ended: str | None, reason: str | None, actor: str
@@ -170,20 +233,19 @@ class LessonStore(StorePart):
             lambda db: say(db, rating, text=text, always=always, ended=ended, reason=reason, actor=actor)
         )
 
-    async def tallies(self, learned: Iterable[CommentLesson]) -> dict[str, LessonTally]:
-        """Counts of liked answers with and without each lesson, of versions that have learned it."""
-        learned_versions = {lesson.rating: lesson.learned for lesson in learned if lesson.learned is not None}
-        if not learned_versions:
+    async def tallies(self, lessons: Iterable[CommentLesson]) -> dict[str, LessonTally]:
+        """Counts of liked answers with and without each lesson that a version has learned."""
+        counts = {lesson.rating: [0, 0, 0, 0] for lesson in lessons if lesson.learned is not None}
+        if not counts:
             return {}
-        counts = {rating: [0, 0, 0, 0] for rating in learned_versions}
-        for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(learned_versions.items())).decode(),)):
+        for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(counts)).decode(),)):
             offset = 2 * row["left_out"]
             counts[row["rating_id"]][offset : offset + 2] = [int(row["liked"]), row["rated"]]
         return {rating: LessonTally(*each) for rating, each in counts.items()}
 
-    async def in_prompts(self, completions: Iterable[str]) -> dict[str, list[str]]:
-        """The words of the lessons in each of these completions' prompts, in order."""
-        texts: dict[str, list[str]] = {}
+    async def in_prompts(self, completions: Iterable[str]) -> dict[str, list[PromptLesson]]:
+        """The lessons in each of these completions' prompts, in order."""
+        lessons: dict[str, list[PromptLesson]] = {}
         for row in await self._reader.rows(_IN_PROMPTS, (orjson.dumps(list(completions)).decode(),)):
-            texts.setdefault(row["completion_id"], []).append(row["text"])
-        return texts
+            lessons.setdefault(row["completion_id"], []).append(PromptLesson(row["rating_id"], row["text"]))
+        return lessons

@@ -82,6 +82,7 @@ class RunSpec:
     tensorboard: Path | None = None  # folder for scalars
     languages: tuple[str, ...] = (DEFAULT,)  # that the gate asks in, the most frequent first
     neutral: dict[str, dict[str, Any]] = field(default_factory=dict)  # the gate's questions as the server renders them
+    lessons: bool = False  # comments are in later prompts: what they still change there is measured
     loss: LossSpec | None = None  # None: that of the preset
     # Noise of the log-probs as the proxy compared the server with the weights: mean, deviation (nats), tokens.
     comparison: dict[str, float] | None = None
@@ -113,6 +114,7 @@ def read_spec(folder: Path) -> RunSpec:
             threads=int(raw.get("threads", 0)),
             framework=raw.get("framework", "auto"),
             compute=raw.get("compute", "auto"),
+            lessons=bool(raw.get("lessons", False)),
             load_in_4bit=bool(raw.get("load_in_4bit", False)),
             trust_remote_code=raw.get("trust_remote_code") is True,
             gpus=int(raw.get("gpus", 1)),

@@ -55,11 +55,38 @@ def join_lessons(lessons: Sequence[str]) -> str:
     return "\n".join(text.strip() for text in lessons)
 
 
+def lessons_of(line: Mapping[str, Any]) -> tuple[str, ...]:
+    """The lessons in the prompt of a line of samples.jsonl, in their order."""
+    lessons = line.get("lessons")
+    return tuple(text.strip() for text in lessons if isinstance(text, str)) if isinstance(lessons, list) else ()
+
+
+def without_lessons(messages: Sequence[Mapping[str, Any]], lessons: Sequence[str]) -> list[dict[str, Any]] | None:
+    """The messages as their client sent them; None without lessons, and where they are not where `with_hint` puts
+    them."""
+    if not lessons:
+        return None
+    words = HINT.format(hint=join_lessons(lessons))
+    for index in range(len(messages) - 1, -1, -1):
+        content = messages[index].get("content")
+        if messages[index].get("role") != "user":
+            continue
+        bare: Any = None
+        if isinstance(content, str) and content.endswith(words):
+            bare = content.removesuffix(words)
+        elif isinstance(content, list) and content and content[-1] == {"type": "text", "text": words.lstrip("\n")}:
+            bare = content[:-1]
+        if bare is None:
+            return None
+        return [dict(m) if i != index else {**m, "content": bare} for i, m in enumerate(messages)]
+    return None
+
+
 def teacher_words(line: Mapping[str, Any]) -> tuple[str, str] | None:
     """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
-    next."""
+    next. None for a comment that its prompt had as a lesson."""
     if (comment := comment_of(line)) is not None:
-        return comment, HINT
+        return None if comment in lessons_of(line) else (comment, HINT)
     next_message = line.get("hindsight")
     return (next_message.strip(), HINDSIGHT) if isinstance(next_message, str) and next_message.strip() else None
 

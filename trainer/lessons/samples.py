@@ -31,6 +31,7 @@ from trainer.lessons.line_members import (
     pictures_in,
     text_in,
 )
+from trainer.lessons.prompts import lessons_of
 from trainer.lessons.rendering import KnownPrompt, is_near
 from trainer.lessons.trajectories import RewardedTurn, turn_in
 from trainer.lessons.truncation import Chat
@@ -79,6 +80,9 @@ class Sample:
     replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
+    lessons: tuple[str, ...] = ()  # earlier comments in its prompt
+    lesson_ratings: tuple[str, ...] = ()  # that brought them
+    bare: tuple[int, ...] | None = None  # the prompt without these, as the server renders it
     episode: RewardedTurn | None = None  # the turn that it is, where a program rewarded it
     completion: str = ""  # that was rated
 
@@ -229,6 +233,9 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         replayed=line.get("split") == "replay",
         prompt_by=source,
         hinted=template.hinted(line),
+        lessons=lessons_of(line),
+        lesson_ratings=tuple(map(str, line.get("lesson_ratings") or ())),
+        bare=template.bare(line),
         forced=forced,
         episode=turn_in(line),
         completion=str(line.get("completion") or ""),
@@ -270,6 +277,7 @@ def _shorten(sample: Sample, template: Template, max_seq_len: int) -> Sample:
         served=None,  # it is of the whole prompt
         captured=sample.behaviour,
         hinted=None,  # it was rendered with all turns
+        bare=None,
         flags=(*sample.flags, "shortened"),
     )
 

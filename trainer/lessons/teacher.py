@@ -1,9 +1,10 @@
 """A rater's words as a teacher: comments become hints in the prompt, corrections become replies to imitate.
 
-Owns what is made of a sample's comment and correction. These are the hinted prompt, the teacher's distribution on the
-rated reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with the
-hint in its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not
-instruct. Not here: the losses (losses), the ratings' side (lessons).
+Owns what is made of a sample's comment, correction and lessons. These are the hinted prompt, the teacher's distribution
+on the rated reply, a reply of its own, and the correction's tokens. The teacher is the policy about to be trained, with
+the hint in its context. Only comments on disliked replies teach: on a liked one they are praise, and praise does not
+instruct. A reply whose prompt had lessons shows what to say without them. Not here: the losses (losses), the ratings'
+side (lessons).
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from config.presets import Preset
 from trainer.io.progress import Progress
 from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping
 from trainer.lessons.line_members import BadLine
-from trainer.lessons.prompts import HINT, with_hint
+from trainer.lessons.prompts import HINT, with_hint, without_lessons
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer, content_name
 from trainer.policy.packing import Tokens
@@ -31,7 +32,13 @@ MOST_TOKENS = 256  # the beginning of a longer answer says enough, and a run wai
 UNWRITTEN: list[int] = []
 ECHO = HINT.strip().partition("\n")[0]  # a small model repeats the hint's heading instead of heeding it
 
-HintedPrompt = tuple[Sample, tuple[int, ...]]  # a disliked sample, and its prompt with the comment in it
+
+class HintedPrompt(NamedTuple):
+    """A sample's prompt with what its rater has said, and without."""
+
+    sample: Sample
+    hinted: tuple[int, ...]
+    bare: tuple[int, ...]  # what is to be answered as if it were hinted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +64,18 @@ def comment_of(sample: Sample) -> str | None:
     return sample.comment if sample.reward < 0 else None
 
 
-def count(samples: Sequence[Sample]) -> tuple[int, int]:
-    """How many comments and how many corrections there are to learn from."""
-    return sum(comment_of(s) is not None for s in samples), sum(s.correction is not None for s in samples)
+def wishes_of(sample: Sample) -> tuple[str, ...]:
+    """Wishes of its rater: its comment, or the lessons that a liked reply has followed."""
+    comment = comment_of(sample)
+    if comment is not None:
+        return (comment,)
+    return sample.lessons if sample.reward > 0 else ()
+
+
+def count(samples: Sequence[Sample]) -> tuple[int, int, int]:
+    """How many comments, corrections, and liked replies to lessons there are to learn from."""
+    comments = sum(comment_of(s) is not None for s in samples)
+    return comments, sum(s.correction is not None for s in samples), sum(bool(wishes_of(s)) for s in samples) - comments
 
 
 def make_targets(
@@ -70,10 +86,40 @@ def make_targets(
     prompts = _hinted_prompts(preset, template, samples, progress)
     if not prompts:
         return TeacherTargets(imitations=imitations)
-    hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in prompts}
+    plain = [(s, prompt) for s, prompt, _ in prompts if not s.lessons]
+    hinted = {s.rating: Tokens(prompt, s.tokens.reply, s.tokens.temperature) for s, prompt in plain}
     distributions = dict(zip(hinted, scorer.expect(list(hinted.values()), preset.teacher_k), strict=True))
-    imitations += _hinted_replies(preset, template, prompts[: preset.hinted_replies], scorer, progress)
+    imitations += _lesson_replies(preset, prompts, scorer, progress)
+    commented = [prompt for prompt in prompts if comment_of(prompt.sample) is not None]
+    imitations += _hinted_replies(preset, template, commented[: preset.hinted_replies], scorer, progress)
     return TeacherTargets(hinted, distributions, imitations)
+
+
+def _lesson_replies(
+    preset: Preset, prompts: Sequence[HintedPrompt], scorer: Scorer, progress: Progress
+) -> list[Imitation]:
+    """Replies to prompts with lessons, after the same prompts without: the liked ones first, then the newest.
+
+    Lessons are in most prompts once they are on. Without this a run would learn from the few before the first comment.
+    """
+    with_lessons = sorted((prompt for prompt in prompts if prompt.sample.lessons), key=lambda p: p.sample.reward <= 0)
+    chosen = with_lessons[: preset.hinted_replies]
+    if chosen:
+        reason = f"of {len(with_lessons)} replies to prompts with lessons, which are to be said without them"
+        progress.choice("lesson_replies", len(chosen), reason)
+    return _imitations([(prompt, prompt.sample.tokens.reply) for prompt in chosen], preset, scorer)
+
+
+def _imitations(
+    replies: Sequence[tuple[HintedPrompt, tuple[int, ...]]], preset: Preset, scorer: Scorer
+) -> list[Imitation]:
+    """These replies after the bare prompts, with what the teacher expects after the hinted ones."""
+    sequences = [Tokens(prompt.hinted, reply, _warmth(prompt.sample)) for prompt, reply in replies]
+    expected = scorer.expect(sequences, preset.teacher_k)
+    return [
+        Imitation(prompt.sample, Tokens(prompt.bare, reply, _warmth(prompt.sample)), 0.0, distribution)
+        for (prompt, reply), distribution in zip(replies, expected, strict=True)
+    ]
 
 
 def _hinted_replies(
@@ -88,19 +134,15 @@ def _hinted_replies(
         return []
     replies = _replies(prompts, scorer)
     sane = [
-        (sample, prompt, tuple(reply))
-        for (sample, prompt), reply in zip(prompts, replies, strict=True)
-        if reply and _is_sane(reply, template) and len(prompt) + len(reply) <= preset.max_seq_len
+        (prompt, tuple(reply))
+        for prompt, reply in zip(prompts, replies, strict=True)
+        if reply and _is_sane(reply, template) and len(prompt.hinted) + len(reply) <= preset.max_seq_len
     ]
     reason = f"of {len(prompts)} that the model wrote with the comment: not broken off, not empty, no loop, no echo"
     if too_large := replies.count(UNWRITTEN):
         reason += f"; memory was too short for {too_large}"
     progress.choice("hinted_replies", len(sane), reason)
-    expected = scorer.expect([Tokens(prompt, reply, _warmth(s)) for s, prompt, reply in sane], preset.teacher_k)
-    return [
-        Imitation(s, Tokens(s.tokens.prompt, reply, _warmth(s)), 0.0, distribution)
-        for (s, _, reply), distribution in zip(sane, expected, strict=True)
-    ]
+    return _imitations(sane, preset, scorer)
 
 
 def _corrections(preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress) -> list[Imitation]:
@@ -128,32 +170,46 @@ def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> 
 def _hinted_prompts(
     preset: Preset, template: Template, samples: Sequence[Sample], progress: Progress
 ) -> list[HintedPrompt]:
-    """Disliked samples with a comment, and their prompts with it: as the server renders them, else as the template
-    does. What cannot be rendered keeps its rating only."""
+    """Samples that teach: disliked ones with a comment, liked ones with lessons. Prompts are as the server renders
+    them, else as the template does. What cannot be rendered keeps its rating only."""
     prompts, mismatches = [], 0
     for sample in samples:
-        comment = comment_of(sample)
-        if comment is None:
+        if not wishes_of(sample):
             continue
         try:
-            prompt = sample.hinted or template.prompt(
-                hint(sample.messages, comment), sample.tools, sample.template_kwargs
-            )
-            if len(prompt) + len(sample.tokens.reply) > preset.max_seq_len:
+            prompt = _hinted_prompt(sample, template)
+            if len(prompt.hinted) + len(sample.tokens.reply) > preset.max_seq_len:
                 raise BadLine("with it the sample is longer than max_seq_len")
-            if sample.hinted is None and sample.exact:
+            if sample.exact and (sample.bare if sample.lessons else sample.hinted) is None:
                 own_prompt = template.prompt(sample.messages, sample.tools, sample.template_kwargs)
                 mismatches += own_prompt != sample.tokens.prompt
         except BadLine as error:
             progress.warning(f"the comment of {sample.rating} does not teach, its rating does: {error}.")
             continue
-        prompts.append((sample, prompt))
+        prompts.append(prompt)
     if mismatches:
         progress.warning(
-            f"{mismatches} of {len(prompts)} commented samples were served with another prompt than this trainer "
-            "renders from their messages; their teacher sees the trainer's."
+            f"{mismatches} of {len(prompts)} samples with comments or lessons were served with another prompt than "
+            "this trainer renders from their messages; their teacher sees the trainer's."
         )
     return prompts
+
+
+def _hinted_prompt(sample: Sample, template: Template) -> HintedPrompt:
+    """Raises BadLine where one of the two cannot be rendered."""
+
+    def render(messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        return template.prompt(messages, sample.tools, sample.template_kwargs)
+
+    comment, bare = comment_of(sample), sample.tokens.prompt
+    if sample.lessons:
+        messages = without_lessons(sample.messages, sample.lessons)
+        if messages is None:
+            raise BadLine("its lessons are not where they were put")
+        bare = sample.bare or render(messages)
+    if comment is None or comment in sample.lessons:
+        return HintedPrompt(sample, sample.tokens.prompt, bare)
+    return HintedPrompt(sample, sample.hinted or render(hint(sample.messages, comment)), bare)
 
 
 def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
@@ -161,15 +217,15 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     does not fit into memory."""
     replies: list[list[int]] = [UNWRITTEN] * len(hinted)
     by_temperature: dict[float, list[int]] = {}
-    for i, (sample, _) in enumerate(hinted):
-        by_temperature.setdefault(_warmth(sample), []).append(i)
+    for i, prompt in enumerate(hinted):
+        by_temperature.setdefault(_warmth(prompt.sample), []).append(i)
     for temperature, members in by_temperature.items():
-        most = _most_tokens([hinted[i][0] for i in members])
-        waiting = list(_batches(members, [len(hinted[i][1]) + most for i in members]))
+        most = _most_tokens([hinted[i].sample for i in members])
+        waiting = list(_batches(members, [len(hinted[i].hinted) + most for i in members]))
         while waiting:
             part = waiting.pop(0)
             try:
-                written = _written([hinted[i][1] for i in part], most, temperature, scorer.spec.seed + part[0], scorer)
+                written = _written([hinted[i].hinted for i in part], most, temperature, scorer.spec.seed + part[0], scorer)
             except OutOfMemory:
                 middle = len(part) // 2
                 waiting = [half for half in (part[:middle], part[middle:]) if middle] + waiting

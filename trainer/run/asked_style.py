@@ -36,8 +36,8 @@ class AskedStyle:
 
     @classmethod
     def of(cls, policy: Policy, template: Template, lessons: Sequence[Lesson]) -> AskedStyle:
-        taught = (teacher.comment_of(lesson.sample) for lesson in lessons if lesson.taught)
-        counts = Counter(comment.strip() for comment in taught if comment)
+        taught = (teacher.wishes_of(lesson.sample) for lesson in lessons if lesson.taught)
+        counts = Counter(wish.strip() for wishes in taught for wish in wishes)
         commonest = [comment for comment, _ in counts.most_common(MOST_COMMENTS)]
         return cls(policy, template, join_lessons(commonest))
 

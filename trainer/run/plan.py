@@ -90,7 +90,7 @@ def for_tinker(plan: Plan, progress: Progress) -> Plan:
 
 
 class RatingCount(NamedTuple):
-    """How the replies of one version were rated by people."""
+    """How the replies of one version were rated by people. Those to prompts with lessons say nothing of the version."""
 
     good: int
     rated: int
@@ -101,7 +101,8 @@ class RatingCount(NamedTuple):
 
     @classmethod
     def of(cls, samples: Sequence[Sample], version: int) -> RatingCount:
-        rated = [s.reward > 0 for s in samples if s.version == version and s.human and s.reward and not s.replayed]
+        candidates = (s for s in samples if s.version == version and not s.replayed and not s.lessons)
+        rated = [s.reward > 0 for s in candidates if s.human and s.reward]
         return cls(sum(rated), len(rated))
 
 
@@ -131,12 +132,12 @@ def _for_episodes(plan: Plan, training: Sequence[Sample], progress: Progress) ->
 
 def _for_comments(plan: Plan, training: Sequence[Sample], progress: Progress) -> Plan:
     """With the objective that this run's comments and corrections ask for."""
-    comments, corrections = teacher.count(training)
-    if not comments + corrections:
+    counts = teacher.count(training)
+    if not sum(counts):
         return plan
     reason = " and ".join(
         f"{count} of {len(training)} samples have {words}"
-        for count, words in ((comments, "comments"), (corrections, "corrections"))
+        for count, words in zip(counts, ("comments", "corrections", "lessons that were followed"), strict=True)
         if count
     )
     objective = objectives.of(plan.preset)

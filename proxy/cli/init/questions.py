@@ -33,8 +33,8 @@ PRESETS: Final = {
     "aggressive": "larger steps: it learns sooner, and more of its versions are refused",
 }
 LESSONS: Final = (
-    "May your comment on a bad answer act at once, as a lesson in your later prompts on its topic? It costs the tokens "
-    "of its words in each of those, three comments at most, until a version has learned it."
+    "May your comment on a bad answer act at once, as a lesson in your later prompts? It costs the tokens of its words "
+    "in each of those, three comments at most, until a version answers so without it."
 )
 BUILTIN: Final = DiscoveredServer("builtin", "", (ListedModel(""),))
 
@@ -292,11 +292,13 @@ class Interview:
         return names[int(self._pick(question, options, str(default), _number(len(names), default=default))) - 1]
 
     def _lessons(self) -> bool:
-        """True where a comment on a disliked answer is to act at once."""
-        enabled = self._surroundings.settings.lessons.enabled
+        """True where a comment on a disliked answer is to act at once. Whoever is asked for the first time has it with
+        Enter; unasked it stays off."""
+        section = self._surroundings.settings.lessons
         if self._answers.lessons is not None or self._console is None:
-            return enabled if self._answers.lessons is None else self._answers.lessons
-        return self._console.agree(self._question(LESSONS), default=enabled)
+            return section.enabled if self._answers.lessons is None else self._answers.lessons
+        is_decided = "enabled" in section.model_fields_set
+        return self._console.agree(self._question(LESSONS), default=section.enabled or not is_decided)
 
     def _at_login(self) -> bool:
         if self._answers.start_at_login is not None:

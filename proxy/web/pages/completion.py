@@ -6,6 +6,8 @@ same question is answered by `versions`.
 
 from __future__ import annotations
 
+from typing import Final
+
 import orjson
 from aiohttp import web
 
@@ -16,6 +18,8 @@ from proxy.web.pages.pictures import Pictures
 from proxy.web.pages.view import VISITOR, View
 from store.learning.lessons import CommentLesson
 from store.store import Store
+
+CHANGED: Final = "changed or forgotten since"  # of words that stood in a prompt
 
 
 def state(lesson: CommentLesson) -> str:
@@ -69,6 +73,9 @@ class CompletionPage:
 
     async def _lessons(self, id: str) -> list[tuple[str, str]]:
         """Each lesson that stood in the prompt, with what has become of it."""
-        texts = (await self._store.lessons.in_prompts([id])).get(id, [])
-        by_text = {lesson.text: lesson for lesson in await self._store.lessons.all()} if texts else {}
-        return [(text, state(by_text[text]) if text in by_text else "changed or forgotten since") for text in texts]
+        in_prompt = (await self._store.lessons.in_prompts([id])).get(id, [])
+        current = {lesson.rating: lesson for lesson in await self._store.lessons.all()} if in_prompt else {}
+        return [
+            (text, state(current[rating]) if rating in current and current[rating].text == text else CHANGED)
+            for rating, text in ((lesson.rating, lesson.text) for lesson in in_prompt)
+        ]

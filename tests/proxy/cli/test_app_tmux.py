@@ -37,7 +37,7 @@ async def test_init_then_a_chat_then_the_status(person: Newcomer, ollama: FakeOl
         await terminal.line("-")
         await terminal.expect("3  How far may one training run move the model?", "[2]")
         await terminal.keys("Enter")
-        await terminal.expect("4  May your comment", "[y/N]")
+        await terminal.expect("4  May your comment", "[Y/n]")
         await terminal.keys("Enter")
         await terminal.expect('+kind = "ollama"', "Write this? [Y/n]")
         await terminal.keys("Enter")

@@ -15,6 +15,7 @@ from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from store.learning.lessons import LessonTally
+from store.records import PromptLesson
 from tests.harness.runs import until
 from tests.proxy.web.pages.test_pages import sign_in
 
@@ -175,9 +176,9 @@ async def test_what_is_captured_is_what_the_client_sent_and_it_trains_on_what_th
     await response.read()
     found = await taught.store.completions.get(id)
     assert found is not None and b"ingredients" not in found.new.prompt[-1].body
-    assert await taught.store.lessons.in_prompts([id]) == {id: [WORDS]}
+    assert await taught.store.lessons.in_prompts([id]) == {id: [PromptLesson(lesson, WORDS)]}
     line = run_folder.unrated_lines([found])[0]
-    seen = run_folder._with_lessons(line, [WORDS])["messages"]
+    seen = run_folder._with_lessons(line, [PromptLesson(lesson, WORDS)])["messages"]
     assert seen == asked(taught) and line["messages"] == [{"role": "user", "content": AGAIN}]
     # The client goes on as if nothing had been added: it is the same conversation.
     assert await named(taught, AGAIN, "fake", "And how long?") == lesson
@@ -185,7 +186,7 @@ async def test_what_is_captured_is_what_the_client_sent_and_it_trains_on_what_th
 
 
 async def test_a_run_reads_the_prompt_with_its_lessons(taught: Proxy) -> None:
-    await comment(taught)
+    lesson = await comment(taught)
     for n in range(4):
         response = await taught.chat(f"{AGAIN} {n}")
         await response.read()
@@ -195,6 +196,100 @@ async def test_a_run_reads_the_prompt_with_its_lessons(taught: Proxy) -> None:
     lines = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
     with_it = [one for one in lines if one.get("lessons")]
     assert with_it and all(one["messages"][-1]["content"].endswith(HINT) for one in with_it)
+    assert {tuple(one["lesson_ratings"]) for one in with_it} == {(lesson,)}
+    assert json.loads((folder / "run.json").read_text())["lessons"] is True
+
+
+async def learned(proxy: Proxy, remainder: float, version: int = 1) -> str:
+    """A lesson, and a version whose run has trained on it and measured what is left of it."""
+    lesson = await comment(proxy)
+    proxy.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": remainder, "error": 0.02}}}
+    await more_ratings(proxy)
+    await until(proxy, live=version)
+    return lesson
+
+
+async def more_ratings(proxy: Proxy) -> None:
+    for n in range(4):
+        response = await proxy.chat(f"{OTHER} {n}")
+        await response.read()
+        await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating="good" if n % 2 else "bad")
+
+
+async def states(proxy: Proxy) -> list[str]:
+    return [lesson["state"] for lesson in (await proxy.get("/rl/lessons"))["data"]]
+
+
+async def test_a_lesson_retires_with_the_version_that_answers_the_same_without_it(taught: Proxy) -> None:
+    await learned(taught, remainder=0.04)
+    assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [None] * 4
+    (lesson,) = (await taught.get("/rl/lessons"))["data"]
+    assert lesson["state"] == "retired" and "v1 answers much the same without it" in lesson["why"]
+
+
+async def test_a_lesson_that_still_changes_answers_stays_in_every_conversation(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.6)
+    assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [lesson] * 4
+    assert await states(taught) == ["active"]
+
+
+async def test_a_retired_lesson_acts_again_after_a_rollback_where_it_is_restored_and_where_it_is_said_again(
+    taught: Proxy,
+) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    again = await comment(taught, f"{AGAIN} Today?")
+    assert await named(taught, AGAIN) == again and await states(taught) == ["active", "retired"]
+    async with taught.http.delete(f"/v1/feedback/{again}") as undone:
+        assert undone.status == 200
+    async with taught.http.post("/rl/rollback") as response:
+        assert response.status == 200
+    assert await named(taught, AGAIN) == lesson and await states(taught) == ["active"]
+    async with taught.http.post("/rl/promote/1") as response:
+        assert response.status == 200
+    assert await named(taught, AGAIN) is None
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"active": True}) as response:
+        assert (await response.json())["state"] == "active"
+    assert await named(taught, AGAIN) == lesson
+
+
+async def test_a_retired_lesson_acts_again_where_answers_without_it_are_liked_less(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.6)
+    await taught.http.post("/rl/pause")
+    for n in range(FEW):
+        await rate_answer(taught, f"{AGAIN} {n}", "bad" if n < 2 else "good")
+    taught.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": 0.04, "error": 0.02}}}
+    await taught.http.post("/rl/resume")
+    await until(taught, live=2)
+    assert await states(taught) == ["retired"]
+    await taught.http.post("/rl/pause")
+    for n in range(FEW):
+        assert await states(taught) == ["retired"], n
+        await rate_answer(taught, f"{AGAIN} Or {n}?", "good" if n < 2 else "bad")
+        await rate_answer(taught, f"{OTHER} Or {n}?", "good")  # else the version itself would be rolled back
+    assert await named(taught, AGAIN) == lesson and await states(taught) == ["active"]
+
+
+async def rate_answer(proxy: Proxy, question: str, rating: str) -> None:
+    response = await proxy.chat(question)
+    await response.read()
+    status, _ = await proxy.rate(completion_id=response.headers["x-rl-completion-id"], rating=rating)
+    assert status == 201
+
+
+async def test_a_comment_on_the_form_of_answers_holds_for_every_question(taught: Proxy) -> None:
+    lesson = await comment(taught, words="answer in lower case")
+    assert await named(taught, OTHER) == lesson
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"always": False}) as response:
+        assert (await response.json())["always"] is False
+    assert await named(taught, OTHER) is None and await named(taught, AGAIN) == lesson
+
+
+async def test_the_same_words_stand_in_a_prompt_once_and_leave_room_for_the_topic(taught: Proxy) -> None:
+    twice = [await comment(taught, question, "answer in lower case") for question in (RECIPE, OTHER)]
+    others = [await comment(taught, OTHER, words) for words in ("shorter sentences", "no emoji")]
+    assert await named(taught, "Who are you?") == ", ".join([*reversed(others), twice[1]])
+    topic = await comment(taught)
+    assert await named(taught, AGAIN) == ", ".join([*reversed(others), topic])
 
 
 async def test_a_lesson_is_edited_removed_and_brought_back(taught: Proxy) -> None:

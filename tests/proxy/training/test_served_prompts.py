@@ -250,3 +250,16 @@ async def test_a_call_whose_bytes_nobody_told_is_rendered_with_its_prompt(proxy:
     for line in lines:
         before, after = (line[member]["text"] for member in ("served", "served_reply"))
         assert after.startswith(before + written) and "<tools>" in before
+
+
+async def test_a_prompt_with_a_lesson_is_rendered_without_it_too(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(lessons__enabled=True)
+    await rated(proxy, "/v1/chat/completions", user("one"), comment="answer in lower case")
+    await rated(proxy, "/v1/chat/completions", user("two"), rating="good")
+    await rated(proxy, "/v1/chat/completions", user("three"), comment="answer in lower case")
+    _, lines = await run_of_four(proxy)
+    by = {line["messages"][-1]["content"].partition("\n")[0]: line for line in lines}
+    assert "bare" not in by["one"] and "hinted" in by["one"]
+    assert by["two"]["bare"]["text"] == chatml("user:two")
+    assert by["three"]["bare"]["text"] == chatml("user:three") and "hinted" not in by["three"], "it was told so already"

@@ -96,7 +96,7 @@ def test_only_what_a_disliked_sample_says_is_an_instruction(tmp_path, model, lin
     folder = tiny.run_folder(tmp_path / "run", model, said)
     template, loaded = load(folder, policy)
     assert [s.comment for s in loaded] == [None, "lovely", "shorter", None]
-    assert teacher.count(loaded) == (1, 1)
+    assert teacher.count(loaded) == (1, 1, 0)
     taught, warnings = prepare(tmp_path, policy, loaded, template)
     assert list(taught.hinted) == list(taught.distributions) == [lines[2]["rating"]]
     assert [extra.sample.rating for extra in taught.imitations] == [lines[3]["rating"]]

@@ -45,6 +45,22 @@ def test_comments_act_at_once_where_somebody_says_so(tmp_path: Path) -> None:
     assert not choose(tmp_path, settings={"lessons.enabled": True}, lessons=False).lessons
 
 
+@pytest.mark.parametrize(
+    ("decided", "typed", "enabled"),
+    [(None, "", True), (None, "n", False), (False, "", False), (False, "y", True), (True, "", True)],
+)
+def test_whoever_is_asked_has_lessons_with_enter_and_the_second_time_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: bool | None, typed: str, enabled: bool
+) -> None:
+    settings = load(
+        {"home": tmp_path, **({} if decided is None else {"lessons.enabled": decided})}, environ={}
+    ).settings
+    surroundings = Surroundings([], [], MACHINE, settings, None)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"\n\n{typed}\n\n"))
+    interview = Interview(surroundings, Answers(), Console(io.StringIO()), tmp_path)
+    assert interview.choices().lessons is enabled
+
+
 def test_what_the_settings_say_is_the_default(tmp_path: Path) -> None:
     now = {"backend.kind": "llamacpp", "backend.url": "http://127.0.0.1:8080", "train.preset": "careful"}
     found = choose(tmp_path, VLLM, LLAMA, settings={**now, "train.weights": "my/own"})

@@ -1,0 +1,70 @@
+"""What a lesson still changes in a version's answers: which are asked, with which prompts, and what is left."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.harness import tiny
+from trainer.lessons.chat_template import Template
+from trainer.lessons.prompts import with_hint
+from trainer.lessons.samples import Sample
+from trainer.policy.packing import Tokens
+from trainer.run import lesson_gaps
+from trainer.run.context import RunModel
+
+QUESTION = ({"role": "user", "content": "why"},)
+
+
+def sample(rating, comment=None, lessons=(), *, held=False, reward=-1.0):
+    told = with_hint(QUESTION, "\n".join(lessons)) if lessons else QUESTION
+    return Sample(
+        rating, held, 0, reward, 1.0, True, Tokens((1, 50), (60, 61)), np.zeros(2),
+        messages=tuple(told), comment=comment, lessons=tuple(lessons),
+        lesson_ratings=tuple(f"rt-{text}" for text in lessons),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path):
+    policy = tiny.policy(tiny.make_model(tmp_path / "model"))
+    return RunModel(policy, Template(policy.tokenizer), None, {}, ("en",))
+
+
+def test_each_text_is_asked_once_under_all_its_names_and_held_back_prompts_come_first():
+    samples = [
+        sample("rt-1", "a"), sample("rt-2", "b"), sample("rt-3", None, ["a"], reward=1.0),
+        sample("rt-4", "a", held=True), sample("rt-5", "praise", reward=1.0),
+    ]  # fmt: skip
+    first, second = lesson_gaps.lessons_in(samples)
+    assert (first.text, first.ratings) == ("a", ("rt-1", "rt-4", "rt-a"))
+    assert [each.rating for each in first.samples] == ["rt-4", "rt-1", "rt-3"]
+    assert (second.text, second.ratings) == ("b", ("rt-2",))
+
+
+def test_a_prompt_is_asked_with_the_lesson_alone_and_without_any(model):
+    lesson = lesson_gaps.RunLesson("a", ("rt-1",), (sample("rt-1", None, ["a", "b"], reward=1.0),))
+    (pair,) = lesson_gaps.prompt_pairs(model, lesson)
+    assert pair.bare == model.template.prompt(QUESTION)
+    assert pair.hinted == model.template.prompt(with_hint(QUESTION, "a"))
+    moved = dataclasses.replace(lesson.samples[0], lessons=("other",))
+    assert lesson_gaps.prompt_pairs(model, dataclasses.replace(lesson, samples=(moved,))) == []
+
+
+def test_so_many_prompts_and_no_more(model):
+    samples = tuple(sample(f"rt-{n}", "a") for n in range(2 * lesson_gaps.MOST_PROMPTS))
+    pairs = lesson_gaps.prompt_pairs(model, lesson_gaps.RunLesson("a", ("rt-1",), samples))
+    assert len(pairs) == lesson_gaps.MOST_PROMPTS
+
+
+def test_a_new_version_that_changed_nothing_has_the_bases_gap(model):
+    gaps = lesson_gaps.measure(model, [sample("rt-1", "answer in capitals, please"), sample("rt-2", None, reward=1.0)])
+    assert list(gaps) == ["rt-1"] and gaps["rt-1"]["prompts"] == 1
+    assert gaps["rt-1"]["gap"] == pytest.approx(gaps["rt-1"]["base_gap"], abs=1e-2)
+    assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["remainder"] in (0, pytest.approx(1, abs=1e-2))
+
+
+def test_a_version_that_is_told_nothing_new_has_no_gap(model):
+    pair = lesson_gaps.PromptPair((1, 50, 51), (1, 50, 51))
+    gap = lesson_gaps.measure_pairs(model, [pair, pair])
+    assert gap.gap == gap.base_gap == gap.remainder == 0

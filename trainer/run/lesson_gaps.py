@@ -1,0 +1,128 @@
+"""How much a lesson in the prompt still changes: what a new version says when told, scored told and untold.
+
+Owns which lessons and prompts of a run are asked, and the figures. A gap near 0 says that the version would say the
+same untold, so the lesson is of no use in a prompt. Each gap is a share of the base's on the same reply. Not here:
+whether a lesson retires (store.learning.lessons, proxy.relay.lessons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from trainer.lessons import teacher
+from trainer.lessons.batch import score
+from trainer.lessons.line_members import BadLine
+from trainer.lessons.prompts import with_hint, without_lessons
+from trainer.lessons.samples import Sample
+from trainer.mis_po import Floats
+from trainer.policy.packing import Tokens
+from trainer.run.context import RunModel
+from trainer.run.gate import GATE_SEED, TEMPERATURE
+
+MOST_LESSONS: Final = 4  # the commonest of a run
+MOST_PROMPTS: Final = 8  # of each, those held back before those that trained
+REPLY_TOKENS: Final = 64
+MOST_PROMPT_TOKENS: Final = 8192  # of a batch, padded
+LEAST_GAP: Final = 1.0  # nats; a reply that the base would give untold, too, says nothing
+
+
+@dataclass(frozen=True, slots=True)
+class RunLesson:
+    """A comment of this run, or a lesson in its prompts, under all names that its text has."""
+
+    text: str
+    ratings: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+
+class PromptPair(NamedTuple):
+    hinted: tuple[int, ...]
+    bare: tuple[int, ...]
+
+
+class GapMeasurement(NamedTuple):
+    """Means over replies."""
+
+    prompts: int
+    remainder: float  # share of what the lesson changed in the base's eyes that it still changes, 0 to 1
+    error: float | None  # standard error of it; None of one reply
+    gap: float  # nats a reply
+    base_gap: float
+
+    def json(self) -> dict[str, Any]:
+        return {name: value and round(value, 3) for name, value in self._asdict().items()}
+
+
+def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version."""
+    gaps: dict[str, dict[str, Any]] = {}
+    for lesson in lessons_in(samples):
+        if pairs := prompt_pairs(model, lesson):
+            gap = measure_pairs(model, pairs).json()
+            gaps |= dict.fromkeys(lesson.ratings, gap)
+    return gaps
+
+
+def lessons_in(samples: Sequence[Sample]) -> list[RunLesson]:
+    """The commonest lessons of these samples, each text once, in samples that are held back first."""
+    by_text: dict[str, list[Sample]] = {}
+    ratings: dict[str, set[str]] = {}
+    for sample in sorted(samples, key=lambda sample: not sample.is_held_back):
+        comment = teacher.comment_of(sample)
+        mentions = [*zip(sample.lessons, sample.lesson_ratings, strict=False)]
+        if comment is not None:
+            mentions.append((comment, sample.rating))
+        for text, rating in mentions:
+            ratings.setdefault(text, set()).add(rating)
+        for text in {text for text, _ in mentions}:
+            by_text.setdefault(text, []).append(sample)
+    commonest = sorted(by_text, key=lambda text: -len(by_text[text]))[:MOST_LESSONS]
+    return [RunLesson(text, tuple(sorted(ratings[text])), tuple(by_text[text])) for text in commonest]
+
+
+def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
+    """Prompts with this lesson alone and without any; fewer where they are long or cannot be rendered."""
+    pairs: list[PromptPair] = []
+    for sample in lesson.samples:
+        messages = without_lessons(sample.messages, sample.lessons) if sample.lessons else list(sample.messages)
+        hinted = with_hint(messages, lesson.text) if messages is not None else None
+        if messages is None or hinted is None:
+            continue
+        try:
+            pair = PromptPair(
+                *(model.template.prompt(each, sample.tools, sample.template_kwargs) for each in (hinted, messages))
+            )
+        except BadLine:
+            continue
+        width = max(len(each.hinted) for each in (*pairs, pair))
+        if width * (len(pairs) + 1) > MOST_PROMPT_TOKENS or len(pairs) == MOST_PROMPTS:
+            break
+        pairs.append(pair)
+    return pairs
+
+
+def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasurement:
+    """Have the policy answer when told, and score that told and untold, by itself and by the base."""
+    policy = model.policy
+    prompts = [pair.hinted for pair in pairs]
+    replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
+    hinted = [Tokens(pair.hinted, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+    bare = [Tokens(pair.bare, tuple(reply), TEMPERATURE) for pair, reply in zip(pairs, replies, strict=True)]
+
+    def gaps() -> Floats:
+        sums = [float(log_probs.sum()) for log_probs in score(policy, [*hinted, *bare])]
+        differences: Floats = np.array(sums[: len(hinted)]) - np.array(sums[len(hinted) :])
+        return differences
+
+    policy_gaps = gaps()
+    with policy.wearing(None):
+        base_gaps = gaps()
+    telling = base_gaps > LEAST_GAP
+    shares = np.clip(policy_gaps[telling] / base_gaps[telling], 0.0, 1.0)
+    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else None
+    remainder = float(shares.mean()) if len(shares) else 0.0
+    return GapMeasurement(len(pairs), remainder, error, float(policy_gaps.mean()), float(base_gaps.mean()))
