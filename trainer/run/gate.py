@@ -122,10 +122,11 @@ def judge(
 ) -> GateVerdict:
     """Make the checks on what the policy wears now, CHECKS of them, until some say no; `tell` hears how many are done.
 
-    `lessons` say what was asked for; `held_back` were not trained on. `changed` (nats a token) and `replay_margin` (as
-    `margin`, but of the newest replies that were) were measured after the last step. `teacher_distance` is how far a
-    teacher was from the policy, nats a token. `languages` are those of the prompts: all questions and texts are in
-    these. `rated` are prompts to answer beside the questions.
+    `lessons` say what was asked for; `held_back` were
+    not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
+    measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
+    `languages` are those of the prompts: all questions and texts are in these. `rated` are prompts to answer beside
+    the questions.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
 
@@ -149,7 +150,7 @@ def judge(
     candidate, parent_replies = list(answers.questions), parent_answers.questions
     stop.check()
     checks["empty"] = empty(candidate, template)
-    checks["looping"] = looping(candidate, answers.rated or (), bounds)
+    checks["looping"] = looping(candidate, bounds)
     checks["repetition"] = repetition(candidate, parent_replies, bounds)
     checks["refusals"] = refusals(candidate, parent_replies, template, bounds)
     style = AskedStyle.of(policy, template, lessons)
@@ -328,15 +329,9 @@ def empty(replies: Sequence[Tokens], template: Template) -> Check:
     return Check(float(count), 0.0, count == 0)
 
 
-def looping(replies: Sequence[Tokens], rated: Sequence[Sequence[int]], bounds: Bounds) -> Check:
-    """Loops among the replies to ordinary questions, or among those to `rated` prompts, whichever are more.
-
-    A comment that was overdone loops where it applies, and nowhere else ("Kuro, Kuro, Kuro").
-    """
-    count, rated_count = sum(is_looping(r.reply) for r in replies), sum(map(is_looping, rated))
-    note = f"{rated_count} of {len(rated)} answers to rated prompts" if rated_count > count else None
-    count = max(count, rated_count)
-    return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping, note)
+def looping(replies: Sequence[Tokens], bounds: Bounds) -> Check:
+    count = sum(is_looping(r.reply) for r in replies)
+    return Check(float(count), float(bounds.max_looping), count <= bounds.max_looping)
 
 
 def repetition(replies: Sequence[Tokens], parent_replies: Sequence[Tokens], bounds: Bounds) -> Check:
