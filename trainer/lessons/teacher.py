@@ -225,7 +225,8 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
         while waiting:
             part = waiting.pop(0)
             try:
-                written = _written([hinted[i].hinted for i in part], most, temperature, scorer.spec.seed + part[0], scorer)
+                prompts = [hinted[i].hinted for i in part]
+                written = _written(prompts, most, temperature, scorer.spec.seed + part[0], scorer)
             except OutOfMemory:
                 middle = len(part) // 2
                 waiting = [half for half in (part[:middle], part[middle:]) if middle] + waiting

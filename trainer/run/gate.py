@@ -122,11 +122,10 @@ def judge(
 ) -> GateVerdict:
     """Make the checks on what the policy wears now, CHECKS of them, until some say no; `tell` hears how many are done.
 
-    `lessons` say what was asked for; `held_back` were
-    not trained on. `changed` (nats a token) and `replay_margin` (as `margin`, but of the newest replies that were) were
-    measured after the last step. `teacher_distance` is how far a teacher was from the policy, nats a token.
-    `languages` are those of the prompts: all questions and texts are in these. `rated` are prompts to answer beside
-    the questions.
+    `lessons` say what was asked for; `held_back` were not trained on. `changed` (nats a token) and `replay_margin` (as
+    `margin`, but of the newest replies that were) were measured after the last step. `teacher_distance` is how far a
+    teacher was from the policy, nats a token. `languages` are those of the prompts: all questions and texts are in
+    these. `rated` are prompts to answer beside the questions.
     """
     checks = {"finite": finite(policy), "no_op": Check(_round(changed), MIN_CHANGE, changed >= MIN_CHANGE)}
 
