@@ -63,7 +63,7 @@ class Bench:
         self.policy = TorchPolicy(weights, preset, parent=None, threads=1, seed=0, compute=compute)  # type: ignore[arg-type]
         self.template = Template(self.policy.tokenizer)
         self._start = self.policy.adapter()
-        self._parents: dict[tuple[str, ...], gate.Answers] = {}
+        self._parents: dict[tuple[str, ...], gate.SideAnswers] = {}
         self._replies: dict[str, list[Tokens]] = {}
 
     def as_new(self) -> None:
@@ -86,7 +86,7 @@ class Bench:
         if codes not in self._parents:
             with self.policy.wearing(None):
                 answers = gate.answer_questions(self.policy, self.template, gate_questions(codes))
-                self._parents[codes] = gate.Answers(answers)
+                self._parents[codes] = gate.SideAnswers(answers)
         start = time.monotonic()
         judge = partial(
             gate.judge, self.policy, self.template, Bounds(), parent=None, parent_answers=self._parents[codes],

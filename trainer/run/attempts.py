@@ -30,7 +30,7 @@ class TrainedCandidate(NamedTuple):
     steps: StepsResult
     checks: dict[str, Check]
     refusal: str | None  # the first check that says no; None: it may go live
-    answers: gate.Answers
+    answers: gate.SideAnswers
 
 
 class Attempts:

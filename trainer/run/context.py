@@ -67,7 +67,7 @@ class RunModel:
         return [sample.tokens.prompt for sample in self.rated]
 
     @cached_property
-    def parent_answers(self) -> gate.Answers:
+    def parent_answers(self) -> gate.SideAnswers:
         """The parent's answers, the same for all tries."""
         return gate.parent_answers(self.policy, self.template, self.parent, self.languages, self.rated_prompts)
 

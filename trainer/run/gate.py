@@ -90,7 +90,7 @@ class Check:
 RatedAnswers = list[tuple[int, ...]] | None
 
 
-class Answers(NamedTuple):
+class SideAnswers(NamedTuple):
     """Replies of the parent or the candidate, and what is known of them."""
 
     questions: Sequence[Tokens] = ()  # to the gate's questions; none of a candidate that was not asked
@@ -100,7 +100,7 @@ class Answers(NamedTuple):
 
 class GateVerdict(NamedTuple):
     checks: dict[str, Check]
-    answers: Answers  # the candidate's
+    answers: SideAnswers  # the candidate's
 
 
 def judge(
@@ -109,7 +109,7 @@ def judge(
     bounds: Bounds,
     *,
     parent: Path | None,
-    parent_answers: Answers,
+    parent_answers: SideAnswers,
     lessons: Sequence[Lesson],
     held_back: Sequence[HeldBackReply],
     changed: float,
@@ -136,14 +136,14 @@ def judge(
         return not all(check.ok for check in checks.values())
 
     if is_refused():
-        return GateVerdict(checks, Answers())
+        return GateVerdict(checks, SideAnswers())
     checks["replay"] = replay(replay_margin)
     checks["margin"] = margin(policy, held_back, bounds)
     if is_refused():
-        return GateVerdict(checks, Answers())
+        return GateVerdict(checks, SideAnswers())
     checks["text_nll"] = text_nll(policy, template, bounds, languages)
     if is_refused():
-        return GateVerdict(checks, Answers())
+        return GateVerdict(checks, SideAnswers())
     questions = gate_questions(languages)
     answers = answer_all(policy, template, questions, rated)
     candidate, parent_replies = list(answers.questions), parent_answers.questions
@@ -198,16 +198,16 @@ def answer_questions(
 
 def answer_all(
     policy: Policy, template: Template, questions: Sequence[str], rated: Sequence[tuple[int, ...]]
-) -> Answers:
+) -> SideAnswers:
     """Answers to the gate's questions, and in the same batch those to rated prompts, unless these are long. A step of
     few replies waits for the weights, so more of them cost little."""
     prompts = [template.question(text) for text in questions]
     if not rated or max(map(len, rated)) > WIDE * max(map(len, prompts)):
-        return Answers(answer_questions(policy, template, questions))
+        return SideAnswers(answer_questions(policy, template, questions))
     seeds = [GATE_SEED] * len(prompts) + [RATED_SEED] * len(rated)
     replies = policy.generate([*prompts, *rated], max_tokens=RATED_TOKENS, temperature=TEMPERATURE, seed=seeds)
     answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(prompts, replies, strict=False)]
-    return Answers(answers, [tuple(reply) for reply in replies[len(prompts) :]])
+    return SideAnswers(answers, [tuple(reply) for reply in replies[len(prompts) :]])
 
 
 def parent_answers(
@@ -216,7 +216,7 @@ def parent_answers(
     parent: Path | None,
     languages: Sequence[str],
     rated: Sequence[tuple[int, ...]] = (),
-) -> Answers:
+) -> SideAnswers:
     """The parent's answers to the gate's questions: those of its own gate, where these very prompts were asked then."""
     questions = gate_questions(languages)
     prompts = [template.question(text) for text in questions]
@@ -224,12 +224,12 @@ def parent_answers(
     replies = memory.get("replies") or []
     if memory.get("prompts") == _prompts_hash(prompts) and _are_replies(replies, len(prompts), policy):
         answers = [Tokens(prompt, tuple(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
-        return Answers(answers, topic=_kept_topic(memory, len(prompts)))
+        return SideAnswers(answers, topic=_kept_topic(memory, len(prompts)))
     with policy.wearing(parent):
         return answer_all(policy, template, questions, rated)
 
 
-def kept_answers(answers: Answers) -> dict[str, Any]:
+def kept_answers(answers: SideAnswers) -> dict[str, Any]:
     """Give what a manifest keeps of a version's answers, for the next run's `parent_answers`."""
     return {
         "prompts": _prompts_hash([answer.prompt for answer in answers.questions]),

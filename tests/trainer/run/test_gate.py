@@ -76,7 +76,7 @@ def judge(policy, template, held=(), lessons=(), changed=1.0, replayed=0.1, boun
         template,
         bounds,
         parent=None,
-        parent_answers=gate.Answers(of_parent(policy, template)),
+        parent_answers=gate.SideAnswers(of_parent(policy, template)),
         lessons=lessons,
         held_back=held,
         changed=changed,
@@ -108,14 +108,14 @@ def test_a_wrecked_candidate_does_not(policy, template, broken):
 def test_after_a_no_nothing_more_is_asked(policy, template, broken, monkeypatch):
     broken(2.0)
     asked, generate = [], policy.generate
-    parent = gate.Answers(of_parent(policy, template))
+    parent = gate.SideAnswers(of_parent(policy, template))
     monkeypatch.setattr(policy, "generate", lambda prompts, **rest: asked.append(prompts) or generate(prompts, **rest))
     found = gate.judge(
         policy, template, WIDE, parent=None, parent_answers=parent, lessons=(), held_back=(), changed=1.0,
         replay_margin=ReplayMargin(0.1), stop=Stop(),
     )  # fmt: skip
     assert not found.checks["text_nll"].ok and list(found.checks)[-1] == "text_nll"
-    assert not asked and found.answers == gate.Answers()
+    assert not asked and found.answers == gate.SideAnswers()
 
 
 def test_an_adapter_that_changes_nothing_is_a_no_op(policy, template):
@@ -154,7 +154,7 @@ def test_rated_prompts_are_answered_beside_the_questions_unless_they_are_long(po
     alone = generate(rated, max_tokens=gate.RATED_TOKENS, temperature=gate.TEMPERATURE, seed=gate.RATED_SEED)
     assert [list(reply) for reply in both.rated] == alone
     apart = gate.answer_all(policy, template, gate.NEUTRAL, [tuple(range(3, 900))])
-    assert apart == gate.Answers(both.questions)
+    assert apart == gate.SideAnswers(both.questions)
 
 
 def test_what_is_not_finite_goes_no_further(policy, template, broken):
@@ -452,8 +452,8 @@ def test_a_gate_asks_in_the_languages_of_the_prompts(policy, template, broken, m
     with policy.wearing(None):
         parent = gate.answer_questions(policy, template, gate_questions(codes))
     checks = gate.judge(
-        policy, template, WIDE, parent=None, parent_answers=gate.Answers(parent), lessons=(), held_back=(), changed=1.0,
-        replay_margin=ReplayMargin(0.1), stop=Stop(), languages=codes,
+        policy, template, WIDE, parent=None, parent_answers=gate.SideAnswers(parent), lessons=(), held_back=(),
+        changed=1.0, replay_margin=ReplayMargin(0.1), stop=Stop(), languages=codes,
     ).checks  # fmt: skip
     assert all(check.ok for check in checks.values()), checks
     questions = [template.question(text) for text in gate_questions(codes)]
@@ -477,7 +477,7 @@ def test_a_parent_is_asked_once_and_what_its_manifest_says_is_not_believed_blind
     policy.wearing, own = (lambda adapter: wearing), policy.wearing
     try:
         asked = gate.answer_questions(policy, template)
-        kept = gate.kept_answers(gate.Answers(asked, topic=np.arange(8) / 8))
+        kept = gate.kept_answers(gate.SideAnswers(asked, topic=np.arange(8) / 8))
         other = kept | {"replies": [[5, 6]] * len(asked)}
         known = answers(other)
         assert [answer.reply for answer in known.questions] == [(5, 6)] * len(asked)  # of its own gate, not asked again
@@ -487,7 +487,7 @@ def test_a_parent_is_asked_once_and_what_its_manifest_says_is_not_believed_blind
             assert answers(kept | {"topic": wrong}).topic is None
         for wrong in ({}, kept | {"replies": kept["replies"][1:]}, kept | {"replies": [[10**9]] * len(asked)},
                       kept | {"replies": "text"}, other | {"prompts": "of other questions"}):  # fmt: skip
-            assert answers(wrong) == gate.Answers(asked)
+            assert answers(wrong) == gate.SideAnswers(asked)
         assert len(answers(other, ("de", "en")).questions) == len(gate_questions(("de", "en")))
     finally:
         policy.wearing = own

@@ -1,6 +1,6 @@
 """Does this tree decide as the one that made these runs? Recorded run folders, run once more.
 
-    python -m scripts.research.recorded_runs FOLDER [FOLDER ...] [--before TREE]
+    python -m scripts.research.versus.recorded_runs FOLDER [FOLDER ...] [--before TREE]
 
 A folder has run.json, samples.jsonl and result.json; the versions that it names must still be there. With --before,
 another checkout of this repository makes its runs again too, one after the other and in turns. Without it, the recorded
