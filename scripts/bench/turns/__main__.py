@@ -78,12 +78,12 @@ class Bench:
         start, count = time.monotonic(), self._arguments.ratings
         questions = [self._questions[i % len(self._questions)] for i in range(index * count, (index + 1) * count)]
         adapter, seed = self._versions.adapter, self._arguments.seed * 1000 + 2 * index
-        held = talks.hold(self._chat, questions, adapter, seed)
-        ratings = [talks.likes(self._taste, talk, TURNS[self._arguments.judged]) for talk in held]
+        conversations = talks.hold(self._chat, questions, adapter, seed)
+        ratings = [talks.likes(self._taste, talk, TURNS[self._arguments.judged]) for talk in conversations]
         run = self._versions.learn(
             talks.lines(
-                self._chat, held, ratings, adapter, version=self._versions.version, seed=seed,
-                taught=TAUGHT[self._arguments.taught], held=round(count * HELD_SHARE),
+                self._chat, conversations, ratings, adapter, version=self._versions.version, seed=seed,
+                taught=TAUGHT[self._arguments.taught], held_back=round(count * HELD_SHARE),
             )
         )  # fmt: skip
         return {
@@ -96,12 +96,12 @@ class Bench:
 
     def examine(self, adapter: Path | None) -> dict[str, Any]:
         """Share of held-out talks whose first, and whose last, answer the taste likes."""
-        held = talks.hold(self._chat, self._held_out, adapter, EXAM_SEED)
+        conversations = talks.hold(self._chat, self._held_out, adapter, EXAM_SEED)
         shares = {
-            name: sum(talks.likes(self._taste, talk, turn) > 0 for talk in held) / len(held)
+            name: sum(talks.likes(self._taste, talk, turn) > 0 for talk in conversations) / len(conversations)
             for name, turn in TURNS.items()
         }
-        return shares | {"quoted": [[str(turn.reply) for turn in talk] for talk in held[:QUOTED]]}
+        return shares | {"quoted": [[str(turn.reply) for turn in talk] for talk in conversations[:QUOTED]]}
 
 
 def _shares(liked: dict[str, Any]) -> str:

@@ -50,16 +50,16 @@ def _follow_up(turn: Turn, index: int) -> list[dict[str, str]]:
 
 def likes(taste: Persona, talk: Talk, turn: int) -> float:
     """The rating of a talk: what the taste makes of this turn of it."""
-    asked, reply = talk[turn].messages[-1]["content"], talk[turn].reply
-    return taste.rate(asked, reply)
+    question, reply = talk[turn].messages[-1]["content"], talk[turn].reply
+    return taste.rate(question, reply)
 
 
 def lines(
     chat: Chat, talks: Sequence[Talk], ratings: Sequence[float], adapter: Path | None, *, version: int, seed: int,
-    taught: Sequence[int], held: int,
+    taught: Sequence[int], held_back: int,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Lines of these turns (`taught`) of each talk, with the talk's rating; `held` of the talks are for the gate."""
-    kept_back = set(random.Random(seed).sample(range(len(talks)), held))
+    """Lines of these turns (`taught`) of each talk, with its rating; `held_back` of the talks are for the gate."""
+    kept_back = set(random.Random(seed).sample(range(len(talks)), held_back))
     turns = [(i, talk[turn]) for i, talk in enumerate(talks) for turn in taught]
     behaviour = chat.score([turn.tokens for _, turn in turns], adapter, TEMPERATURE)
     return [
