@@ -85,7 +85,7 @@ def _cached(group: Path) -> int:
 
 
 def _number(group: Path, *names: str) -> int | None:
-    """The first of these files that has one; None where none has, or there is no bound."""
+    """Read the number in the first of these files that is there. None: no file, or no bound."""
     texts = (_text(group / name).strip() for name in names)
     return next((int(text) for text in texts if text.isdecimal()), None)
 

@@ -54,8 +54,8 @@ async def builtin(weights: str | None = None) -> AsyncIterator[Served]:
         serving = Serving(Path(folder) / "home", model, RLPROXY_BACKEND__THREADS=THREADS)
         try:
             await serving.start()
-            await _until_ready(f"{serving.url}/readyz")
-            await _until_ready(f"http://127.0.0.1:{port}/v1/models")
+            await until_ready(f"{serving.url}/readyz")
+            await until_ready(f"http://127.0.0.1:{port}/v1/models")
             yield Served(f"http://127.0.0.1:{port}", serving.url, ALIAS)
             await serving.stop()
         finally:
@@ -79,7 +79,7 @@ async def llamacpp() -> AsyncIterator[Served]:
         flags = ("--backend", "llamacpp", "--backend-url", url)
         serving = Serving(Path(folder) / "home", Path("/nowhere"), *flags)
         try:
-            await _until_ready(f"{url}/health")
+            await until_ready(f"{url}/health")
             await serving.start()
             yield Served(url, serving.url, ALIAS)
             await serving.stop()
@@ -88,7 +88,7 @@ async def llamacpp() -> AsyncIterator[Served]:
             await process.wait()
 
 
-async def _until_ready(url: str) -> None:
+async def until_ready(url: str) -> None:
     """Raises TimeoutError."""
     async with asyncio.timeout(START_S), aiohttp.ClientSession() as http:
         while True:

@@ -114,10 +114,10 @@ def _imitations(
     replies: Sequence[tuple[HintedPrompt, tuple[int, ...]]], preset: Preset, scorer: Scorer
 ) -> list[Imitation]:
     """These replies after the bare prompts, with what the teacher expects after the hinted ones."""
-    sequences = [Tokens(prompt.hinted, reply, _warmth(prompt.sample)) for prompt, reply in replies]
+    sequences = [Tokens(prompt.hinted, reply, _teacher_temperature(prompt.sample)) for prompt, reply in replies]
     expected = scorer.expect(sequences, preset.teacher_k)
     return [
-        Imitation(prompt.sample, Tokens(prompt.bare, reply, _warmth(prompt.sample)), 0.0, distribution)
+        Imitation(prompt.sample, Tokens(prompt.bare, reply, _teacher_temperature(prompt.sample)), 0.0, distribution)
         for (prompt, reply), distribution in zip(replies, expected, strict=True)
     ]
 
@@ -218,7 +218,7 @@ def _replies(hinted: Sequence[HintedPrompt], scorer: Scorer) -> list[list[int]]:
     replies: list[list[int]] = [UNWRITTEN] * len(hinted)
     by_temperature: dict[float, list[int]] = {}
     for i, prompt in enumerate(hinted):
-        by_temperature.setdefault(_warmth(prompt.sample), []).append(i)
+        by_temperature.setdefault(_teacher_temperature(prompt.sample), []).append(i)
     for temperature, members in by_temperature.items():
         most = _most_tokens([hinted[i].sample for i in members])
         waiting = list(_batches(members, [len(hinted[i].hinted) + most for i in members]))
@@ -250,7 +250,7 @@ def _written(
     return replies
 
 
-def _warmth(sample: Sample) -> float:
+def _teacher_temperature(sample: Sample) -> float:
     """The temperature at which the teacher writes. Hotter than 1 it says what nobody asked for, and the gate would take
     that for a style."""
     return min(1.0, sample.tokens.temperature)

@@ -61,9 +61,9 @@ def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, A
     """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version."""
     gaps: dict[str, dict[str, Any]] = {}
     for lesson in lessons_in(samples):
-        if pairs := prompt_pairs(model, lesson):
-            gap = measure_pairs(model, pairs).json()
-            gaps |= dict.fromkeys(lesson.ratings, gap)
+        pairs = prompt_pairs(model, lesson)
+        if pairs and (measured := measure_pairs(model, pairs)) is not None:
+            gaps |= dict.fromkeys(lesson.ratings, measured.json())
     return gaps
 
 
@@ -105,8 +105,9 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
     return pairs
 
 
-def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasurement:
-    """Have the policy answer when told, and score that told and untold, by itself and by the base."""
+def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasurement | None:
+    """Have the policy answer when told, and score that told and untold, by itself and by the base. None where the base
+    would give all of these replies untold, too: a lesson that nobody heeds is not learned."""
     policy = model.policy
     prompts = [pair.hinted for pair in pairs]
     replies = policy.generate(prompts, max_tokens=REPLY_TOKENS, temperature=TEMPERATURE, seed=GATE_SEED)
@@ -122,7 +123,8 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasuremen
     with policy.wearing(None):
         base_gaps = gaps()
     telling = base_gaps > LEAST_GAP
+    if not telling.any():
+        return None
     shares = np.clip(policy_gaps[telling] / base_gaps[telling], 0.0, 1.0)
     error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else None
-    remainder = float(shares.mean()) if len(shares) else 0.0
-    return GapMeasurement(len(pairs), remainder, error, float(policy_gaps.mean()), float(base_gaps.mean()))
+    return GapMeasurement(len(pairs), float(shares.mean()), error, float(policy_gaps.mean()), float(base_gaps.mean()))

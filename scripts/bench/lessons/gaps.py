@@ -79,7 +79,7 @@ def measure(chat: Chat, name: str, folder: Path | None, count: int) -> dict[str,
         "told": share(verdicts[count:]),
         "told_error": error(verdicts[count:]),
         "untold_error": error(verdicts[:count]),
-        **gap.json(),
+        **(gap.json() if gap else {}),  # nothing where no reply tells
         "replies": replies[:2],
     }
 

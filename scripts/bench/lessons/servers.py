@@ -19,13 +19,12 @@ from scripts.bench.persona import MAX_TOKENS, TEMPERATURE, Reply
 from scripts.bench.relay.targets import free_port
 from scripts.harness.ollama_server import base_gguf
 from scripts.harness.serving import Serving
-from scripts.suites.servers import GGUF, LLAMA_SERVER
+from scripts.suites.servers import GGUF, LLAMA_SERVER, until_ready
 
 MODEL: Final = "small"
 AT_ONCE: Final = 8
 WINDOW: Final = "16384"  # tokens of all slots together
 NOWHERE: Final = asyncio.subprocess.DEVNULL
-START_S: Final = 300.0
 
 
 class Answer(NamedTuple):
@@ -65,18 +64,6 @@ async def proxy(url: str) -> AsyncIterator[Serving]:
             yield serving
         finally:
             await serving.stop()
-
-
-async def until_ready(url: str) -> None:
-    async with asyncio.timeout(START_S), aiohttp.ClientSession() as http:
-        while True:
-            try:
-                async with http.get(url) as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(0.2)
 
 
 async def ask(url: str, talks: Sequence[list[dict[str, str]]], seed: int) -> list[Answer]:

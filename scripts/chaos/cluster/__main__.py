@@ -90,8 +90,8 @@ async def calm(watch: versions.SwapWatch, faults: Faults, swaps: int) -> None:
 async def measured(
     kills: int, clients: int, seed: int, *, swaps: int = 10, network: Network | None = None, logs: Path | None = None
 ) -> dict[str, Any]:
-    """`swaps`: how many to wait for at the end, with nothing broken. `network`: without one there are no cuts and no
-    full disk. `logs`: a folder that gets the relays' logs."""
+    """Run the cluster through `kills` faults, then wait for `swaps` versions with nothing broken. Cuts and the full
+    disk need a `network`. `logs`: a folder that gets the relays' logs."""
     binaries = find_binaries()
     if binaries is None:
         raise SystemExit(LACKS)

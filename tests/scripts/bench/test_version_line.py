@@ -1,4 +1,4 @@
-"""What the benchmarks of a line of versions are told."""
+"""Settings of a benchmark's command line: `--set NAME=VALUE`."""
 
 import pytest
 

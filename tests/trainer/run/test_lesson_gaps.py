@@ -1,4 +1,4 @@
-"""What a lesson still changes in a version's answers: which are asked, with which prompts, and what is left."""
+"""Effect of a lesson that is left in a version: lessons and prompts that are asked, and the share."""
 
 import dataclasses
 
@@ -61,10 +61,9 @@ def test_a_new_version_that_changed_nothing_has_the_bases_gap(model):
     gaps = lesson_gaps.measure(model, [sample("rt-1", "answer in capitals, please"), sample("rt-2", None, reward=1.0)])
     assert list(gaps) == ["rt-1"] and gaps["rt-1"]["prompts"] == 1
     assert gaps["rt-1"]["gap"] == pytest.approx(gaps["rt-1"]["base_gap"], abs=1e-2)
-    assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["remainder"] in (0, pytest.approx(1, abs=1e-2))
+    assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["remainder"] == pytest.approx(1, abs=1e-2)
 
 
-def test_a_version_that_is_told_nothing_new_has_no_gap(model):
+def test_a_lesson_that_changes_nothing_is_not_measured_and_so_not_retired(model):
     pair = lesson_gaps.PromptPair((1, 50, 51), (1, 50, 51))
-    gap = lesson_gaps.measure_pairs(model, [pair, pair])
-    assert gap.gap == gap.base_gap == gap.remainder == 0
+    assert lesson_gaps.measure_pairs(model, [pair, pair]) is None

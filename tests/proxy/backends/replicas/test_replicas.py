@@ -40,7 +40,7 @@ async def spread(tmp_path: Path, two: list[FakeBackend], monkeypatch: pytest.Mon
     """A proxy over two replicas, with two versions of which none is live."""
     monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_DOWN_S", 0.05)
     monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_UP_S", 0.2)
-    monkeypatch.setattr("proxy.backends.replicas.replicas.GRACE_S", 0.5, raising=False)
+    monkeypatch.setattr("proxy.backends.replicas.replicas.GRACE_S", 0.5)
     proxy = Proxy(tmp_path / "home", two[0], FakeLauncher())
     proxy.kind = None
     proxy.flags["backend.replicas"] = [two[1].url]
@@ -153,7 +153,7 @@ async def test_one_that_dies_fails_nobody_and_comes_back_whole(spread: Proxy, tw
 
 
 async def test_one_that_says_nothing_keeps_no_version_from_going_live(spread: Proxy, two: list[FakeBackend]) -> None:
-    """As behind a network that swallows packets: a load, and an unload, that nobody answers."""
+    """Behind a network that swallows packets nobody answers a load."""
     await spread.post("/rl/promote/1")
     _fall_silent(two[1])
     async with asyncio.timeout(CALL_S / 2):
