@@ -404,7 +404,7 @@ def test_out_of_memory_halves_the_micro_batches_and_never_steps_twice(tmp_path, 
     assert sizes[-1] <= 2
     told = [e["message"] for e in of(events, "warning") if "out of memory" in e["message"]]
     assert len(told) == sum(size > 2 for size in sizes)
-    assert "from at most 16384" in told[0]
+    assert "from at most 8192" in told[0]
     assert result["metrics"]["steps"] == roomy["metrics"]["steps"] == len(of(events, "step"))
     one, other = tensors(tmp_path / "a" / "out" / "v0001"), tensors(tmp_path / "b" / "out" / "v0001")
     for name in one:

@@ -17,6 +17,7 @@ from typing import Any
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
 UNGATED = ("gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2")  # two matrices in the MLP instead of three
+CONTEXT = ("max_position_embeddings", "n_positions")
 ROUTERS = ("gate", "router", "shared_expert_gate")  # what picks the experts, as models call it
 STACKED = ("experts", "switch_mlp")  # the routed experts: transformers', mlx-lm's
 BY_HEADERS = "counted in the headers of its safetensors"
@@ -31,6 +32,7 @@ class Profile:
     experts: int  # 0: dense
     per_token: int  # experts that work on one token; 0: not said
     source: str  # from what
+    context: int = 0  # tokens that it can read at once; 0: not said
 
     @property
     def mixture(self) -> bool:
@@ -74,7 +76,8 @@ def measure(config: Mapping[str, Any], tensors: Mapping[str, tuple[str, int]]) -
         if tensors:
             source += ", for its weights are packed"
     idle = routed * (1 - min(1.0, per_token / experts)) if experts and per_token else 0.0
-    return Profile(architecture, total, total - round(idle), experts, per_token if experts else 0, source)
+    context = first_number(text, CONTEXT)
+    return Profile(architecture, total, total - round(idle), experts, per_token if experts else 0, source, context)
 
 
 def is_router(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,10 +175,7 @@ def _from_config(config: dict[str, Any], file: Path, *, has_weights: bool) -> Mo
     except Exception as error:  # each kind checks its sizes in its own way
         first_line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ProfileError(f"{file} does not make a {kind}: {first_line}") from None
-    profile = Profile(
-        profile.architecture, profile.total, profile.active, profile.experts, profile.per_token,
-        "counted in the model that transformers makes of config.json",
-    )  # fmt: skip
+    profile = replace(profile, source="counted in the model that transformers makes of config.json")
     return _shape(config, profile, linears, has_weights=has_weights)
 
 

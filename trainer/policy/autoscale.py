@@ -76,6 +76,8 @@ def _fitted(preset: Preset, profile: Profile) -> Mapping[str, tuple[Any, str]]:
         reasons.append(f"{MORE_RANK} more than a dense model, for only attention trains")
         pull = f"× {LESS_PULL:g} for a mixture of experts, most of which stays as it is (ReinforceClaw's; not measured)"
         values["kl_ref"] = preset.kl_ref * LESS_PULL, pull
+    if 0 < profile.context < preset.max_seq_len:
+        values["max_seq_len"] = profile.context, "more tokens this model cannot read at once"
     if reasons:
         values["rank"] = rank, f"{', '.join(reasons)} (ReinforceClaw's; not measured)"
         values["alpha"] = preset.alpha * rank / preset.rank, "in proportion to the rank"

@@ -100,6 +100,13 @@ def test_published_sizes():
     assert str(found) == "qwen3_moe, 8 of 128 experts a token, 3.35 B of 30.5 B parameters active"
 
 
+def test_the_context_is_read_by_both_its_names():
+    size = {"vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    assert model_info.measure(size | {"model_type": "gpt2", "n_positions": 1024}, {}).context == 1024
+    assert model_info.measure(size | {"model_type": "llama", "max_position_embeddings": 8192}, {}).context == 8192
+    assert model_info.measure(size | {"model_type": "mamba"}, {}).context == 0
+
+
 def test_packed_weights_are_not_taken_for_the_size(tmp_path):
     real = make(tmp_path, "Llama")
     config = json.loads((tmp_path / "config.json").read_text())

@@ -1,6 +1,7 @@
 """What a model's size and experts change in a run, and that a person's word stands."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,6 +75,15 @@ def test_a_mixture_gets_more_rank_less_pull_and_a_lower_rate():
     assert fit(preset, "balanced", {}, mixture(600e9, 40e9))[0].learning_rate == pytest.approx(
         fit(preset, "balanced", {}, dense(40e9))[0].learning_rate * 0.70 * 0.35
     )
+
+
+def test_a_sample_is_no_longer_than_the_model_can_read():
+    preset = presets.resolve("balanced", {})
+    fitted, choices = fit(preset, "balanced", {}, replace(SMOLLM2, context=1024))
+    assert fitted.max_seq_len == 1024
+    assert "cannot read" in choices["max_seq_len"].reason
+    fitted, _ = fit(preset, "balanced", {}, replace(SMOLLM2, context=131_072))
+    assert fitted == preset
 
 
 def test_a_giant_gets_a_small_adapter():
