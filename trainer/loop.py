@@ -39,7 +39,7 @@ from trainer.lessons.scoring import Scorer
 from trainer.pictures import files
 from trainer.pictures.album import Album, open_album
 from trainer.policy import optimizer_state, policies
-from trainer.policy.policy import Policy
+from trainer.policy.policy import Policy, is_out_of_memory
 from trainer.policy.tinker_client import TinkerServer
 from trainer.run import answer_pairs, gate, lesson_gaps, rate_finder, ratings
 from trainer.run import plan as planning
@@ -48,8 +48,6 @@ from trainer.run.context import Result, RunContext, RunModel, RunSamples
 from trainer.run.plan import NothingToLearn, Plan, RatingCount
 from trainer.run.scalars import Scalars
 from trainer.run.steps import LESS_MEMORY, Diverged
-
-NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # of CUDA, torch's CPU, the system
 
 
 def run(
@@ -83,14 +81,9 @@ def run(
 
 def _in_words(error: BaseException) -> str:
     message = f"{type(error).__name__}: {error}"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return f"out of memory ({message.splitlines()[0][:200]}): {LESS_MEMORY}"
     return message
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    message = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in message for words in NO_MEMORY)
 
 
 def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Seal, tinker: TinkerServer | None) -> None:
@@ -203,7 +196,7 @@ def _policy(run: RunContext, plan: Plan, framework: str, folder: Path) -> Policy
     except (RunError, AdapterError, OSError, MemoryError):
         raise
     except Exception as error:
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise
         traceback.print_exc()
         message = " ".join(str(error).split())[:300]

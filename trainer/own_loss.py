@@ -26,6 +26,7 @@ from typing import Any, Final
 from trainer.io.run_folder import OWN_LOSS, LossSpec, RunError
 from trainer.losses import constant
 from trainer.mis_po import Array, Terms, drift, k3
+from trainer.policy.policy import is_out_of_memory
 
 ARGUMENTS: Final = (
     "logprobs", "old_logprobs", "ref_logprobs", "behaviour_logprobs", "mask", "advantages", "weights", "replies",
@@ -114,7 +115,7 @@ class OwnLoss:
             reason = f"it took more than {self.spec.timeout_s:g} s for one micro-batch (train.loss_timeout_s)"
             raise self._error(reason) from None
         except (Exception, SystemExit) as error:
-            if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            if is_out_of_memory(error):
                 raise  # fewer tokens at once may do
             raise self._error(f"{place(error, self.spec.file)}{type(error).__name__}: {error}") from None
         finally:

@@ -1,6 +1,6 @@
 """Memory as torch and the C library have it: what is free, what they keep when it is freed, and running out.
 
-Owns the C allocator's habits, and the word for running out. Not here: what a pass needs (footprint), what is done
+Owns the C allocator's habits, and what becomes of running out. Not here: what a pass needs (footprint), what is done
 without it (loop), how activations are recomputed (torch_policy).
 """
 
@@ -17,11 +17,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer import container
 from trainer.policy.footprint import HOARD
-from trainer.policy.policy import OutOfMemory
+from trainer.policy.policy import OutOfMemory, is_out_of_memory
 
 Returned = TypeVar("Returned")
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory")  # of torch's allocator; of the system's, for a map
 
 
 def free_bytes(device: str) -> int:
@@ -87,8 +86,3 @@ def unless_full(device: str, work: Callable[[], Returned]) -> Returned:
     if device == "cuda":
         torch.cuda.empty_cache()
     raise OutOfMemory(message)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """CUDA has a class for it; the CPU's allocator only a sentence."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(words in str(error) for words in NO_MEMORY)

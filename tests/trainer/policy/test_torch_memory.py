@@ -8,7 +8,8 @@ import torch
 from tests.harness import tiny
 from trainer.mis_po import Terms
 from trainer.policy.packing import Tokens, pack
-from trainer.policy.torch_memory import FreedMemory, is_out_of_memory
+from trainer.policy.policy import is_out_of_memory
+from trainer.policy.torch_memory import FreedMemory
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="another C library than glibc")
