@@ -36,10 +36,11 @@ from trainer.lessons.lessons import LessonContext, Lessons, prepare
 from trainer.lessons.line_members import has_pictures
 from trainer.lessons.samples import Sample, UnusableSample
 from trainer.lessons.scoring import Scorer
+from trainer.out_of_memory import is_out_of_memory
 from trainer.pictures import files
 from trainer.pictures.album import Album, open_album
 from trainer.policy import optimizer_state, policies
-from trainer.policy.policy import Policy, is_out_of_memory
+from trainer.policy.policy import Policy
 from trainer.policy.tinker_client import TinkerServer
 from trainer.run import answer_pairs, gate, lesson_gaps, rate_finder, ratings
 from trainer.run import plan as planning

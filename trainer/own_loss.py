@@ -26,7 +26,7 @@ from typing import Any, Final
 from trainer.io.run_folder import OWN_LOSS, LossSpec, RunError
 from trainer.losses import constant
 from trainer.mis_po import Array, Terms, drift, k3
-from trainer.policy.policy import is_out_of_memory
+from trainer.out_of_memory import is_out_of_memory
 
 ARGUMENTS: Final = (
     "logprobs", "old_logprobs", "ref_logprobs", "behaviour_logprobs", "mask", "advantages", "weights", "replies",

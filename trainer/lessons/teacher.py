@@ -22,8 +22,9 @@ from trainer.lessons.line_members import BadLine
 from trainer.lessons.prompts import HINT, with_hint, without_lessons
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer, content_name
+from trainer.out_of_memory import OutOfMemory
 from trainer.policy.packing import Tokens
-from trainer.policy.policy import OutOfMemory, TokenDistribution
+from trainer.policy.policy import TokenDistribution
 
 TOKENS_AT_ONCE = 8192  # of prompts and replies in a batch of the teacher's replies: their keys and values fit
 LONGER = 1.5  # times the rated reply's length that the teacher may take; it is asked for another answer, not an essay

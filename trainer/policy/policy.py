@@ -1,8 +1,8 @@
 """The loop's needs of an array framework: log-probs, a backward pass, a step, a few replies.
 
-Owns the Protocol, and how running out of memory is known. torch_policy has it for transformers + peft, mlx_policy for
-mlx-lm. Arrays that cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so
-that a checkpoint of one goes on in the other.
+Owns the Protocol and nothing else. torch_policy has it for transformers + peft, mlx_policy for mlx-lm. Arrays that
+cross it are numpy; only the loss sees the framework's own. A State has the same names in both, so that a checkpoint of
+one goes on in the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from trainer.mis_po import Array, Terms
 from trainer.pictures.album import Album
 from trainer.policy.packing import Budget, Packed, States
 
-NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")  # of CUDA, torch's CPU, the system
 State = dict[str, NDArray[Any]]
 # (array module, ℓ_θ (N,), constants (N,), and with `teacher_ids` ℓ_θ at those (N, K)) -> (loss, sums)
 Loss = Callable[..., tuple[Array, dict[str, Array]]]
@@ -35,16 +34,6 @@ class Surprise(NamedTuple):
     excess: NDArray[np.float64]  # (N,) E_θ[−log π_base] − H(π_base), nats: what the base finds odder than its own
     entropy: NDArray[np.float64]  # (N,) H(π_θ), nats
     base_entropy: NDArray[np.float64]  # (N,) H(π_base), nats
-
-
-class OutOfMemory(MemoryError):
-    """This batch did not fit. The gradient of the step so far is gone; parameters and optimiser are as before."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out. Python and we have a class for it; CUDA, torch on a CPU, and the system, words."""
-    message = str(error).lower()
-    return isinstance(error, MemoryError) or any(words in message for words in NO_MEMORY)
 
 
 class TokenDistribution(NamedTuple):

@@ -16,8 +16,8 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer import container
+from trainer.out_of_memory import OutOfMemory, is_out_of_memory
 from trainer.policy.footprint import HOARD
-from trainer.policy.policy import OutOfMemory, is_out_of_memory
 
 Returned = TypeVar("Returned")
 M_MMAP_THRESHOLD, MMAP_ABOVE = -3, 1 << 20

@@ -32,12 +32,13 @@ from trainer.formats.lora_files import LOADING, load_tensors, save_adapter
 from trainer.formats.model_shape import mlp_width
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
+from trainer.out_of_memory import OutOfMemory
 from trainer.pictures.album import Album
 from trainer.policy import autoscale, eos, senses, torch_load, torch_midway, torch_offload, tree, tree_attention
 from trainer.policy.autoscale import ALL_LINEAR
 from trainer.policy.footprint import MemoryPlan, token_bytes
 from trainer.policy.packing import Budget, Packed, States, Tokens, pack, pad
-from trainer.policy.policy import LogProbs, Loss, OutOfMemory, State, Surprise, TokenDistribution
+from trainer.policy.policy import LogProbs, Loss, State, Surprise, TokenDistribution
 from trainer.policy.torch_draws import SeededDraws
 from trainer.policy.torch_head import (
     by_rows,

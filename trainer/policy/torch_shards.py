@@ -27,9 +27,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainer.io.run_folder import RunError
 from trainer.mis_po import Terms
+from trainer.out_of_memory import OutOfMemory
 from trainer.policy import torch_load
 from trainer.policy.packing import Packed
-from trainer.policy.policy import Loss, OutOfMemory, Policy
+from trainer.policy.policy import Loss, Policy
 from trainer.policy.torch_memory import give_back_at_once
 
 PASSES: Final = ("log_probs", "states", "middle", "surprise", "teach", "generate")  # and `backward`

@@ -27,8 +27,9 @@ from trainer.lessons.batch import make_terms, reference_point, score
 from trainer.lessons.lesson import Lesson, goes_by_token
 from trainer.mis_po import Floats
 from trainer.objectives import Objective
+from trainer.out_of_memory import OutOfMemory
 from trainer.policy import packing
-from trainer.policy.policy import Loss, OutOfMemory, Policy, State
+from trainer.policy.policy import Loss, Policy, State
 from trainer.run import checkpoint, reach, replay_margin
 from trainer.run.checkpoint import Checkpoint
 from trainer.run.reach import MoveBound

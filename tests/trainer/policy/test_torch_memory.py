@@ -7,8 +7,8 @@ import torch
 
 from tests.harness import tiny
 from trainer.mis_po import Terms
+from trainer.out_of_memory import is_out_of_memory
 from trainer.policy.packing import Tokens, pack
-from trainer.policy.policy import is_out_of_memory
 from trainer.policy.torch_memory import FreedMemory
 
 
