@@ -181,6 +181,11 @@ class Store:
         return self._writer.end_at_once(within_s)
 
     @property
+    def is_learner(self) -> bool:
+        """Tell if versions are made here; of several relays on one database, one makes them."""
+        return self.sharing is None or self.sharing.following.leads
+
+    @property
     def commits(self) -> int:
         """Transactions committed since the store was opened."""
         return self._writer.commits

@@ -109,7 +109,7 @@ class AdminActs:
         return line
 
     async def _act(self, act: str, actor: str, version: int | None, tune: bool, line: str) -> ActResult:
-        if act in BY_LEARNER and self._store.sharing is not None and not self._store.sharing.following.leads:
+        if act in BY_LEARNER and not self._store.is_learner:
             raise Conflict("Another relay of this database trains, and nothing was changed: say this to that one.")
         match act:
             case "train":

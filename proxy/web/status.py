@@ -125,7 +125,13 @@ class StatusReport:
                 "progress": dict(self._supervisor.state.progress.events) if run else {},  # of this moment
                 "stage": self._supervisor.state.progress.body(time.time()) if run else None,
                 "waits_for": None if run or due.now else due.reason,
-                "line": training_line(run, self._supervisor.state.progress, due, self._training.weights_check.verdict),
+                "line": training_line(
+                    run,
+                    self._supervisor.state.progress,
+                    due,
+                    self._training.weights_check.verdict,
+                    is_learner=self._store.is_learner,
+                ),
             },
             "held": {"why": self._admission.closed, "requests": self._admission.waiting},
             "match": self._training.weights_check.report(),
@@ -289,12 +295,17 @@ def _sentence(line: str) -> str:
     return f"{line[0].upper()}{line[1:]}."
 
 
-def training_line(run: Run | None, progress: RunProgress, due: RunDecision, verdict: WeightsVerdict | None) -> str:
-    """The state of training in words. `verdict`: of the served model and the weights, which a run needs first."""
+def training_line(
+    run: Run | None, progress: RunProgress, due: RunDecision, verdict: WeightsVerdict | None, *, is_learner: bool = True
+) -> str:
+    """The state of training in words. `verdict`: of the served model and the weights, which a run needs first.
+    `is_learner`: runs start here, and not at another relay of the database."""
     if run is not None:
         return f"run {run.id}, {progress.line(time.time())}"
     if not due.now:
         return f"waits: {due.reason}"
+    if not is_learner:
+        return "is done by the relay of this database that learns; ask that one for its progress"
     compared = verdict is not None and verdict.scored
     return "starts now" if compared else "starts now: first the served model is compared with the weights"
 

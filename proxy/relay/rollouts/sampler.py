@@ -76,7 +76,7 @@ class RolloutSampler:
         line = f"{counts.answers} answers to {counts.prompts} prompt{'s' * (counts.prompts != 1)} so far"
         if self._is_sampling:
             line = f"sampling {self._settings.rollouts} answers to each prompt while nobody asks; {line}"
-        elif self._store.sharing is not None and not self._store.sharing.following.leads:
+        elif not self._store.is_learner:
             line = f"{line}; the relay that learns samples"
         elif self._blocking_reason is not None:
             line = f"{line}; waits: {self._blocking_reason}"

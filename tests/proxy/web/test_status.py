@@ -21,6 +21,13 @@ def test_a_run_that_starts_says_what_comes_first() -> None:
     assert training_line(None, RunProgress(), RunDecision(False, "paused"), None) == "waits: paused"
 
 
+def test_a_relay_that_only_follows_does_not_say_that_a_run_starts() -> None:
+    due, verdict = RunDecision(True, ""), WeightsVerdict("same", "the same")
+    assert "the relay of this database that learns" in training_line(
+        None, RunProgress(), due, verdict, is_learner=False
+    )
+
+
 async def test_status_says_in_one_line_why_nothing_trains(proxy: Proxy) -> None:
     await proxy.chat("a")
     await proxy.rate(completion_id="last", rating="good")
