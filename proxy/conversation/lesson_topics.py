@@ -47,7 +47,10 @@ def match_lessons(lessons: Iterable[CommentLesson], question: str) -> list[Lesso
         elif (score := _common(question_words, topic, spread, len(topics))) >= ENOUGH:
             fits.append(LessonMatch(lesson, score))
     fits.sort(key=lambda fit: (not fit.lesson.always, -fit.score, -fit.lesson.created_at))
-    different = list({fit.lesson.text.casefold(): fit for fit in reversed(fits)}.values())[::-1]
+    by_text: dict[str, LessonMatch] = {}
+    for fit in fits:
+        by_text.setdefault(fit.lesson.text.casefold(), fit)
+    different = list(by_text.values())
     general = [fit for fit in different if fit.lesson.always]
     on_topic = different[len(general) :]
     return [*general[: MOST - bool(on_topic)], *on_topic][:MOST]

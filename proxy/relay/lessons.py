@@ -39,6 +39,7 @@ class PromptLessons:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lessons: dict[Requester, list[CommentLesson]] | None = None
+        self._changes = 0
         self._reading = asyncio.Lock()
 
     async def start(self) -> None:
@@ -47,6 +48,7 @@ class PromptLessons:
 
     def changed(self) -> None:
         """A rating, a version or a word about a lesson came: what is known is out of date."""
+        self._changes += 1
         self._lessons = None
 
     async def for_request(
@@ -66,11 +68,15 @@ class PromptLessons:
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:
         async with self._reading:
-            if self._lessons is None:
-                self._lessons = {}
-                for lesson in await self._still_needed(await self._store.lessons.all()):
-                    self._lessons.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
-            return self._lessons.get(requester, [])
+            if self._lessons is not None:
+                return self._lessons.get(requester, [])
+            changes = self._changes
+            lessons: dict[Requester, list[CommentLesson]] = {}
+            for lesson in await self._still_needed(await self._store.lessons.all()):
+                lessons.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
+            if changes == self._changes:  # else the next request reads them again
+                self._lessons = lessons
+            return lessons.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
         """Those that have not ended. By how answers were liked, some retire now, and some that had act again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from proxy.relay.lessons import FEW, HEADER, does_without
+from proxy.dialects import CHAT
+from proxy.relay.lessons import FEW, HEADER, PromptLessons, does_without
 from proxy.training import run_folder
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from store.learning.lessons import LessonTally
-from store.records import PromptLesson
+from store.line_records import COMMON
+from store.records import PromptLesson, Requester
 from tests.harness.runs import until
 from tests.proxy.web.pages.test_pages import sign_in
 
@@ -380,3 +383,40 @@ async def test_the_page_says_which_lesson_was_in_a_prompt_and_when_it_has_retire
         assert "removed" in await response.text()
     async with taught.http.get("/data") as response:
         assert "removed: no longer in prompts" in await response.text()
+
+
+async def lessons_read(lessons: PromptLessons, requester: Requester) -> tuple[PromptLesson, ...]:
+    parsed = CHAT.parse({"model": "fake", "messages": [{"role": "user", "content": AGAIN}]})
+    return await lessons.for_request(CHAT, parsed, requester, 0, COMMON)
+
+
+async def test_a_rating_while_lessons_are_read_costs_no_request(taught: Proxy) -> None:
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    lessons, requester = PromptLessons(taught.store), Requester(lesson.key, lesson.user)
+    request = asyncio.create_task(lessons_read(lessons, requester))
+    await asyncio.sleep(0)
+    lessons.changed()
+    assert [each.rating for each in await request] == [lesson.rating]
+
+
+async def test_a_client_that_leaves_while_lessons_are_read_takes_no_lesson_along(taught: Proxy) -> None:
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    lessons, requester = PromptLessons(taught.store), Requester(lesson.key, lesson.user)
+    request = asyncio.create_task(lessons_read(lessons, requester))
+    await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+    assert [each.rating for each in await lessons_read(lessons, requester)] == [lesson.rating]
+
+
+async def test_what_is_said_again_stands_before_what_was_said_once(taught: Proxy) -> None:
+    first, second, third = [await comment(taught, OTHER, words) for words in ("shorter", "in German", "no emoji")]
+    last = await comment(taught, RECIPE, "Shorter")
+    assert await named(taught, "Who are you?") == f"{last}, {third}, {second}"
+    # Its words for every question and for their topic are the same words.
+    async with taught.http.patch(f"/rl/lessons/{first}", json={"always": False}) as response:
+        assert response.status == 200
+    topic = await comment(taught, OTHER, "say why")
+    assert await named(taught, OTHER) == f"{last}, {third}, {topic}"
