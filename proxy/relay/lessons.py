@@ -152,8 +152,6 @@ def _with_words(item: Any, words: str, part: str) -> Any:
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
     """Left out as the version's run has measured. Where none has: in half of the conversations, by how they begin."""
-    if lesson.learned is None or version < lesson.learned:
-        return False
     if lesson.is_measured:
         return lesson.is_closed(version)
-    return bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)
+    return lesson.is_learned(version) and bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)

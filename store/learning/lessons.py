@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 import orjson
@@ -62,6 +62,7 @@ GROUP BY 1, 2"""
 # What each run found that lessons still change in its version's answers.
 _GAPS: Final = """SELECT u.version, u.created_at, g.key AS rating, g.value AS gap
 FROM runs u CROSS JOIN json_each(u.result, '$.lessons') g WHERE u.status = 'done' ORDER BY u.version"""
+_PARENTS: Final = "SELECT version, parent FROM adapters"
 _LIVE: Final = "SELECT ? AS line, live FROM pointer UNION ALL SELECT name, live FROM lines"
 _IN_PROMPTS: Final = """SELECT p.completion_id, p.rating_id, p.text FROM completion_lessons p
 WHERE p.left_out = 0 AND p.completion_id IN (SELECT value FROM json_each(?)) ORDER BY p.completion_id, p.at"""
@@ -102,14 +103,28 @@ class CommentLesson:
     has_ended: bool = False  # whichever version answers
     gaps: tuple[LessonGap, ...] = ()  # by version, since a person or rlproxy last said something of it
     is_measured: bool = False  # a run has measured it, perhaps before that
+    parents: Mapping[int, int] = field(default_factory=dict)  # of each version, the one that it was built on
 
     def gap_of(self, version: int) -> LessonGap | None:
-        """The measurement of the run of this version, or of the last run before it that made one."""
-        return next((gap for gap in reversed(self.gaps) if gap.version <= version), None)
+        """The measurement of the run of this version, or of the newest run that it was built on and that made one."""
+        gaps = {gap.version: gap for gap in self.gaps}
+        return next((gaps[ancestor] for ancestor in lineage(self.parents, version) if ancestor in gaps), None)
+
+    def is_learned(self, version: int) -> bool:
+        """Tell if the version, or one that it was built on, trained on it."""
+        return self.learned in lineage(self.parents, version)
 
     def is_closed(self, version: int) -> bool:
         gap = self.gap_of(version)
         return gap is not None and gap.is_closed
+
+
+def lineage(parents: Mapping[int, int], version: int) -> Iterator[int]:
+    """A version and those that it was built on, the newest first; without the base."""
+    while version != BASE:
+        yield version
+        parent = parents.get(version, BASE)
+        version = parent if parent < version else BASE  # no run makes another, whoever edits a backup can
 
 
 class LessonTally(NamedTuple):
@@ -177,16 +192,11 @@ def begin(db: sqlite3.Connection) -> int:
     return int(since)
 
 
-def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> CommentLesson:
-    gaps = tuple(each.gap for each in measured if each.created_at > row["changed_at"])
-    gap = next((gap for gap in reversed(gaps) if gap.version <= live), None)
-    state: LessonState = row["ended"] or "active"
-    reason = row["why"]
-    if state == "active" and gap is not None and gap.is_closed:
-        state = "retired"
-        reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+def _lesson(
+    row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int
+) -> CommentLesson:
     text = row["text"] or row["comment"].strip()
-    return CommentLesson(
+    lesson = CommentLesson(
         rating=row["id"],
         completion=row["completion_id"],
         key=row["key"],
@@ -195,15 +205,21 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> Com
         text=text,
         edited=row["text"] is not None,
         always=is_about_form(text, row["asked"]) if row["always"] is None else bool(row["always"]),
-        state=state,
-        end_reason=reason,
+        state=row["ended"] or "active",
+        end_reason=row["why"],
         created_at=row["created_at"],
         learned=row["learned"],
         line=row["line"],
         has_ended=row["ended"] is not None,
-        gaps=gaps,
+        gaps=tuple(each.gap for each in measured if each.created_at > row["changed_at"]),
         is_measured=bool(measured),
+        parents=parents,
     )
+    gap = lesson.gap_of(live)
+    if lesson.state != "active" or gap is None or not gap.is_closed:
+        return lesson
+    reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+    return replace(lesson, state="retired", end_reason=reason)
 
 
 class LessonStore(StorePart):
@@ -219,9 +235,10 @@ class LessonStore(StorePart):
         measured: dict[str, list[MeasuredGap]] = {}
         for row in await self._reader.rows(_GAPS):
             measured.setdefault(row["rating"], []).append(_measured(row))
+        parents = {row["version"]: row["parent"] for row in await self._reader.rows(_PARENTS)}
         live = {row["line"]: row["live"] for row in await self._reader.rows(_LIVE, (COMMON,))}
         return [
-            _lesson(row, measured.get(row["id"], ()), live.get(row["line"], BASE))
+            _lesson(row, measured.get(row["id"], ()), parents, live.get(row["line"], BASE))
             for row in await self._reader.rows(_ALL, (int(since),))
         ]
 
@@ -234,8 +251,8 @@ class LessonStore(StorePart):
         )
 
     async def tallies(self, lessons: Iterable[CommentLesson]) -> dict[str, LessonTally]:
-        """Counts of liked answers with and without each lesson that a version has learned."""
-        counts = {lesson.rating: [0, 0, 0, 0] for lesson in lessons if lesson.learned is not None}
+        """Counts of liked answers with and without each lesson that a version has learned, or a run has measured."""
+        counts = {each.rating: [0, 0, 0, 0] for each in lessons if each.learned is not None or each.is_measured}
         if not counts:
             return {}
         for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(counts)).decode(),)):

@@ -420,3 +420,35 @@ async def test_what_is_said_again_stands_before_what_was_said_once(taught: Proxy
         assert response.status == 200
     topic = await comment(taught, OTHER, "say why")
     assert await named(taught, OTHER) == f"{last}, {third}, {topic}"
+
+
+async def test_a_version_that_began_before_a_lesson_was_learned_has_not_learned_it(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    async with taught.http.post("/rl/rollback") as response:
+        assert response.status == 200
+    taught.launcher.result = {"lessons": {}}
+    await more_ratings(taught)
+    await until(taught, live=2)  # on the base
+    assert await states(taught) == ["active"]
+    assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [lesson] * 4
+    async with taught.http.post("/rl/promote/1") as response:
+        assert response.status == 200
+    taught.launcher.result = {"lessons": {}}
+    await more_ratings(taught)
+    await until(taught, live=3)  # on version 1
+    assert await states(taught) == ["retired"] and await named(taught, AGAIN) is None
+
+
+async def test_a_lesson_whose_rating_was_held_back_retires_like_the_others(taught: Proxy) -> None:
+    await taught.stop()
+    await taught.start(lessons__enabled=True, train__start_at=16, train__held_share=0.5)
+    await taught.http.post("/rl/pause")
+    ids = [await comment(taught, f"{RECIPE} {n}", f"{WORDS} {n}") for n in range(8)]
+    for n in range(8):
+        await rate_answer(taught, f"{OTHER} {n}", "good")
+    taught.launcher.result = {"lessons": {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in ids}}
+    await taught.http.post("/rl/resume")
+    await until(taught, live=1)
+    assert await states(taught) == ["retired"] * 8
+    assert None in [lesson.learned for lesson in await taught.store.lessons.all()]
+    assert [await named(taught, f"{RECIPE} {n}") for n in range(8)] == [None] * 8
