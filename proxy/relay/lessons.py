@@ -60,10 +60,17 @@ class PromptLessons:
         active = [lesson for lesson in await self._active(requester) if lesson.line == line]
         if not active:
             return ()
-        first = question_of(parsed.messages[:1]) or question_of(parsed.messages)
+        question = question_of(parsed.messages)
+        first = question_of(parsed.messages[:1]) or question
+        left_out = {lesson.rating for lesson in active if _left_out(lesson, version, first)}
+        sent = match_lessons((lesson for lesson in active if lesson.rating not in left_out), question)
+        texts = {match.lesson.text.casefold() for match in sent}  # that are not left out, whoever said them before
+        unsent = match_lessons(
+            (each for each in active if each.rating in left_out and each.text.casefold() not in texts), question
+        )
         return tuple(
-            PromptLesson(lesson.lesson.rating, lesson.lesson.text, _left_out(lesson.lesson, version, first))
-            for lesson in match_lessons(active, question_of(parsed.messages))
+            PromptLesson(match.lesson.rating, match.lesson.text, match.lesson.rating in left_out)
+            for match in (*sent, *unsent)
         )
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:

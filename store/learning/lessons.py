@@ -192,9 +192,7 @@ def begin(db: sqlite3.Connection) -> int:
     return int(since)
 
 
-def _lesson(
-    row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int
-) -> CommentLesson:
+def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int) -> CommentLesson:
     text = row["text"] or row["comment"].strip()
     lesson = CommentLesson(
         rating=row["id"],

@@ -452,3 +452,22 @@ async def test_a_lesson_whose_rating_was_held_back_retires_like_the_others(taugh
     assert await states(taught) == ["retired"] * 8
     assert None in [lesson.learned for lesson in await taught.store.lessons.all()]
     assert [await named(taught, f"{RECIPE} {n}") for n in range(8)] == [None] * 8
+
+
+async def test_retired_lessons_take_no_place_of_those_that_act(taught: Proxy) -> None:
+    await taught.http.post("/rl/pause")
+    active, *retired = [
+        await comment(taught, f"{OTHER} {n}", words)
+        for n, words in enumerate(("answer in lower case", "shorter", "in German", "no emoji"))
+    ]
+    gaps = {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in retired}
+    taught.launcher.result = {"lessons": gaps | {active: {"prompts": 8, "remainder": 0.6, "error": 0.02}}}
+    await taught.http.post("/rl/resume")
+    await until(taught, live=1)
+    assert await states(taught) == ["retired"] * 3 + ["active"]
+    assert await named(taught, AGAIN) == active
+    # What answers are worth without the retired ones is counted all the same.
+    await rate_answer(taught, AGAIN, "good")
+    tallies = await taught.store.lessons.tallies(await taught.store.lessons.all())
+    assert tallies[active].liked_with == 1
+    assert [tallies[id].liked_without for id in (active, *retired)] == [0, 1, 1, 1]
