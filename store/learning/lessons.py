@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 import orjson
 
 from store.captured import prompt_ids
+from store.captured.recording import FORGOTTEN, WITH_FORGOTTEN
 from store.errors import UnknownRating
 from store.file import meta
 from store.file.part import StorePart
@@ -30,7 +31,6 @@ from store.records import BASE, PromptLesson
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
 SMALL_REMAINDER: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
-FORGOTTEN: Final = "a lesson in its prompt was forgotten"
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
 # finished run trained on it.
@@ -165,8 +165,8 @@ def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
     completion_ids = [row["id"] for row in rows]
     db.execute(
         """UPDATE completions SET prompt_block = NULL, prompt_token_ids = NULL, exact = 0, inexact_reason = ?,
-        untrainable = 'lesson' WHERE id IN (SELECT value FROM json_each(?))""",
-        (FORGOTTEN, orjson.dumps(completion_ids).decode()),
+        untrainable = ? WHERE id IN (SELECT value FROM json_each(?))""",
+        (FORGOTTEN, WITH_FORGOTTEN, orjson.dumps(completion_ids).decode()),
     )
     prompt_ids.prune(db, {row["prompt_block"] for row in rows if row["prompt_block"] is not None})
     db.execute("DELETE FROM completion_lessons WHERE rating_id IN (SELECT value FROM json_each(?))", (rating_ids,))

@@ -471,3 +471,27 @@ async def test_retired_lessons_take_no_place_of_those_that_act(taught: Proxy) ->
     tallies = await taught.store.lessons.tallies(await taught.store.lessons.all())
     assert tallies[active].liked_with == 1
     assert [tallies[id].liked_without for id in (active, *retired)] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("headers", [None, {"x-rl-completion-id": "rl-mine-1"}])
+async def test_what_is_forgotten_leaves_prompts_that_are_being_answered(
+    taught: Proxy, headers: dict[str, str] | None
+) -> None:
+    taught.backend.says = "Soup."
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    count = len(taught.backend.requests)
+    taught.backend.hold.clear()
+    answer = asyncio.create_task(taught.chat(AGAIN, headers=headers))
+    while len(taught.backend.requests) == count:
+        await asyncio.sleep(0.01)
+    async with taught.http.post("/rl/forget", json={"completion": lesson.completion}) as gone:
+        assert gone.status == 200
+    taught.backend.hold.set()
+    response = await answer
+    await response.read()
+    id = response.headers["x-rl-completion-id"]
+    after = await taught.store.completions.get(id)
+    assert after is not None and after.end is not None and after.end.prompt_token_ids is None
+    assert (after.end.exact, after.end.inexact_reason, after.new.untrainable) == (False, GONE, "lesson")
+    assert await taught.store.lessons.in_prompts([id]) == {}
