@@ -495,3 +495,24 @@ async def test_what_is_forgotten_leaves_prompts_that_are_being_answered(
     assert after is not None and after.end is not None and after.end.prompt_token_ids is None
     assert (after.end.exact, after.end.inexact_reason, after.new.untrainable) == (False, GONE, "lesson")
     assert await taught.store.lessons.in_prompts([id]) == {}
+
+
+async def test_a_retired_lesson_acts_again_with_new_words_and_ends_where_it_is_removed(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    assert await states(taught) == ["retired"]
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
+        assert (await response.json())["state"] == "active"  # nobody has measured these words
+    assert await named(taught, AGAIN) == lesson
+    async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
+        assert (await response.json())["state"] == "removed"
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a list"}) as response:
+        assert (await response.json())["state"] == "removed"
+
+
+async def test_to_remove_a_retired_lesson_ends_it_whichever_version_answers(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
+        assert (await response.json())["state"] == "removed"
+    async with taught.http.post("/rl/rollback") as response:
+        assert response.status == 200
+    assert await named(taught, AGAIN) is None
