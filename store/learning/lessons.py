@@ -112,7 +112,7 @@ class CommentLesson:
 
     def is_learned(self, version: int) -> bool:
         """Tell if the version, or one that it was built on, trained on it."""
-        return self.learned in lineage(self.parents, version)
+        return self.learned is not None and self.learned in lineage(self.parents, version)
 
     def is_closed(self, version: int) -> bool:
         gap = self.gap_of(version)
