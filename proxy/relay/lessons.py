@@ -33,6 +33,7 @@ PLACES: Final = {  # where a format has its messages, and the type of a text par
     "ollama": ("messages", "text"),
     "responses": ("input", "input_text"),
 }
+JOINING: Final = ("messages", "responses")  # formats in which one text part is read as a text
 
 
 class PromptLessons:
@@ -128,7 +129,10 @@ def is_missed(tally: LessonTally) -> bool:
 
 
 def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
-    """The members of a request that differ with these lessons after its last user message; empty where it has none."""
+    """The members of a request that differ with these lessons after its last user message; empty where it has none.
+
+    A run puts them there once more (trainer.launch.with_hint), into the messages as `dialect` reads them.
+    """
     texts = [lesson.text for lesson in lessons if not lesson.left_out]
     if not texts:
         return {}
@@ -140,21 +144,29 @@ def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptL
     if not isinstance(messages, list):
         return {}
     for index in range(len(messages) - 1, -1, -1):
-        if (content := _with_words(messages[index], words, part)) is not None:
+        content = _with_words(messages[index], words, part, joins=dialect.name in JOINING)
+        if content is not None:
             return {member: dumps([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])}
     return {}
 
 
-def _with_words(item: Any, words: str, part: str) -> Any:
-    """The content of a message that a person wrote, with these words at its end; None for every other item."""
+def _with_words(item: Any, words: str, part: str, *, joins: bool) -> Any:
+    """The content of a message that a person wrote, with these words at its end; None for every other item. `joins`: a
+    text that is the only part is read as that text alone."""
     if not isinstance(item, dict) or item.get("role") != "user":
         return None
     content = item.get("content")
     if isinstance(content, str):
         return content + words
-    if isinstance(content, list) and any(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-        return [*content, {"type": part, "text": words.lstrip("\n")}]
-    return None
+    if not isinstance(content, list):
+        return None
+    own = [index for index, p in enumerate(content) if isinstance(p, dict) and p.get("type") != "tool_result"]
+    if not own:
+        return None
+    only = content[own[0]]
+    if joins and len(own) == 1 and isinstance(only.get("text"), str):
+        return [*content[: own[0]], {**only, "text": only["text"] + words}, *content[own[0] + 1 :]]
+    return [*content, {"type": part, "text": words.lstrip("\n")}]
 
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects import CHAT
-from proxy.relay.lessons import FEW, HEADER, PromptLessons, does_without
+from proxy.dialects import CHAT, DIALECTS
+from proxy.relay.lessons import FEW, HEADER, PromptLessons, does_without, members
 from proxy.training import run_folder
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
@@ -21,6 +21,7 @@ from store.line_records import COMMON
 from store.records import PromptLesson, Requester
 from tests.harness.runs import until
 from tests.proxy.web.pages.test_pages import sign_in
+from trainer.launch import with_hint
 
 RECIPE = "How do I make a soup with leeks?"
 AGAIN = "Which soup is good with leeks and potatoes?"
@@ -516,3 +517,53 @@ async def test_to_remove_a_retired_lesson_ends_it_whichever_version_answers(taug
     async with taught.http.post("/rl/rollback") as response:
         assert response.status == 200
     assert await named(taught, AGAIN) is None
+
+
+TEXT = {"type": "text", "text": AGAIN}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+CLAUDE_PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+CLAUDE_CALL = [
+    {"role": "user", "content": RECIPE},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+]
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "r"}
+
+
+def user(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "member", "messages"),
+    [
+        ("chat", "messages", user(AGAIN)),
+        ("chat", "messages", user([TEXT])),
+        ("chat", "messages", user([TEXT, PICTURE])),
+        ("chat", "messages", [*user(RECIPE), {"role": "assistant", "content": "ok"}, *user([PICTURE])]),
+        ("messages", "messages", user([{**TEXT, "cache_control": {"type": "ephemeral"}}])),
+        ("messages", "messages", user([TEXT, TEXT])),
+        ("messages", "messages", user([CLAUDE_PICTURE])),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT])]),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT, TEXT])]),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT, CLAUDE_PICTURE])]),
+        ("responses", "input", AGAIN),
+        ("responses", "input", user([{"type": "input_text", "text": AGAIN}])),
+        ("ollama", "messages", user(AGAIN)),
+    ],
+)
+def test_a_run_puts_lessons_where_they_were(dialect: str, member: str, messages: Any) -> None:
+    form, lesson = next(each for each in DIALECTS if each.name == dialect), PromptLesson("rt-1", WORDS)
+    body = {"model": "fake", "max_tokens": 9, member: messages}
+    changes = members(form, body, [lesson])
+    sent = form.parse({**body, member: json.loads(changes[member])}).messages
+    assert sent == with_hint(form.parse(body).messages, WORDS)
+
+
+async def test_a_request_without_a_persons_words_names_no_lesson(taught: Proxy) -> None:
+    await comment(taught, words="answer in lower case")
+    body = {"model": "fake", "messages": [{"role": "system", "content": AGAIN}, *user([])]}
+    async with taught.http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200 and HEADER not in response.headers
+        id = response.headers["x-rl-completion-id"]
+        await response.read()
+    assert await taught.store.lessons.in_prompts([id]) == {}
