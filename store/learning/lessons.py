@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 import orjson
 
+from config.word_marks import mark_of
 from store.captured import prompt_ids
 from store.captured.recording import FORGOTTEN, WITH_FORGOTTEN
 from store.errors import UnknownRating
@@ -101,7 +102,7 @@ class CommentLesson:
     learned: int | None  # the first version that trained on it
     line: str = COMMON  # of the answer; it is in prompts of that line alone
     has_ended: bool = False  # whichever version answers
-    gaps: tuple[LessonGap, ...] = ()  # by version, since a person or rlproxy last said something of it
+    gaps: tuple[LessonGap, ...] = ()  # by version, of its words, since anybody last said something of it
     is_measured: bool = False  # a run has measured it, perhaps before that
     parents: Mapping[int, int] = field(default_factory=dict)  # of each version, the one that it was built on
 
@@ -176,11 +177,12 @@ def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
 class MeasuredGap(NamedTuple):
     created_at: float  # of its run
     gap: LessonGap
+    words: int | None  # a mark of those that were measured; None of earlier runs
 
 
 def _measured(row: sqlite3.Row) -> MeasuredGap:
     content = orjson.loads(row["gap"])
-    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])))
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])), content.get("words"))
 
 
 def begin(db: sqlite3.Connection) -> int:
@@ -194,6 +196,7 @@ def begin(db: sqlite3.Connection) -> int:
 
 def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int) -> CommentLesson:
     text = row["text"] or row["comment"].strip()
+    marks = (None, mark_of(text))
     lesson = CommentLesson(
         rating=row["id"],
         completion=row["completion_id"],
@@ -209,7 +212,7 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[
         learned=row["learned"],
         line=row["line"],
         has_ended=row["ended"] is not None,
-        gaps=tuple(each.gap for each in measured if each.created_at > row["changed_at"]),
+        gaps=tuple(each.gap for each in measured if each.created_at > row["changed_at"] and each.words in marks),
         is_measured=bool(measured),
         parents=parents,
     )

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from config.word_marks import mark_of
 from trainer.lessons import teacher
 from trainer.lessons.batch import score
 from trainer.lessons.line_members import BadLine
@@ -58,12 +59,13 @@ class GapMeasurement(NamedTuple):
 
 
 def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version."""
+    """The gap of each lesson of these samples, by every rating that brought it, with a mark of its words: its owner may
+    have changed them. Of several words of one rating the commonest. The policy wears the new version."""
     gaps: dict[str, dict[str, Any]] = {}
     for lesson in lessons_in(samples):
         pairs = prompt_pairs(model, lesson)
         if pairs and (measured := measure_pairs(model, pairs)) is not None:
-            gaps |= dict.fromkeys(lesson.ratings, measured.json())
+            gaps = dict.fromkeys(lesson.ratings, measured.json() | {"words": mark_of(lesson.text)}) | gaps
     return gaps
 
 

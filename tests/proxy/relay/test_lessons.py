@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from config.word_marks import mark_of
 from proxy.dialects import CHAT, DIALECTS
 from proxy.relay.lessons import FEW, HEADER, PromptLessons, does_without, members
 from proxy.training import run_folder
@@ -567,3 +568,18 @@ async def test_a_request_without_a_persons_words_names_no_lesson(taught: Proxy) 
         id = response.headers["x-rl-completion-id"]
         await response.read()
     assert await taught.store.lessons.in_prompts([id]) == {}
+
+
+async def test_what_a_run_measured_of_the_old_words_retires_no_new_ones(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
+        assert response.status == 200
+    gap = {"prompts": 8, "remainder": 0.04, "error": 0.02}
+    taught.launcher.result = {"lessons": {lesson: gap | {"words": mark_of(WORDS)}}}  # the comment itself has trained
+    await more_ratings(taught)
+    await until(taught, live=1)
+    assert await states(taught) == ["active"] and await named(taught, AGAIN) == lesson
+    taught.launcher.result = {"lessons": {lesson: gap | {"words": mark_of("use a table")}}}
+    await more_ratings(taught)
+    await until(taught, live=2)
+    assert await states(taught) == ["retired"]
