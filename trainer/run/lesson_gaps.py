@@ -90,6 +90,8 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
     """Prompts with this lesson alone and without any; fewer where they are long or cannot be rendered."""
     pairs: list[PromptPair] = []
     for sample in lesson.samples:
+        if len(pairs) == MOST_PROMPTS:
+            break
         messages = without_lessons(sample.messages, sample.lessons) if sample.lessons else list(sample.messages)
         hinted = with_hint(messages, lesson.text) if messages is not None else None
         if messages is None or hinted is None:
@@ -101,9 +103,8 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
         except BadLine:
             continue
         width = max(len(each.hinted) for each in (*pairs, pair))
-        if width * (len(pairs) + 1) > MOST_PROMPT_TOKENS or len(pairs) == MOST_PROMPTS:
-            break
-        pairs.append(pair)
+        if width * (len(pairs) + 1) <= MOST_PROMPT_TOKENS:
+            pairs.append(pair)
     return pairs
 
 

@@ -69,3 +69,11 @@ def test_a_new_version_that_changed_nothing_has_the_bases_gap(model):
 def test_a_lesson_that_changes_nothing_is_not_measured_and_so_not_retired(model):
     pair = lesson_gaps.PromptPair((1, 50, 51), (1, 50, 51))
     assert lesson_gaps.measure_pairs(model, [pair, pair]) is None
+
+
+def test_a_prompt_that_is_too_long_is_passed_over(model):
+    long_question = ({"role": "user", "content": "why " * lesson_gaps.MOST_PROMPT_TOKENS},)
+    too_long = dataclasses.replace(sample("rt-1", "a"), messages=long_question)
+    lesson = lesson_gaps.RunLesson("a", ("rt-1", "rt-2"), (too_long, sample("rt-2", "a")))
+    (pair,) = lesson_gaps.prompt_pairs(model, lesson)
+    assert pair.bare == model.template.prompt(QUESTION)
