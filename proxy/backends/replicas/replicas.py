@@ -300,7 +300,7 @@ class Replicas:
             self._unloaded.discard(name)
             try:
                 holding = await self._load_into_all(name, path)
-            except ProxyError:
+            except (ProxyError, asyncio.CancelledError):
                 if name not in self._adapters:  # one that was late may have it in the end
                     self._unloaded.add(name)
                 raise

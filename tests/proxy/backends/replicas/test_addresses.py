@@ -258,3 +258,20 @@ async def test_one_that_was_late_for_a_version_that_another_refused_does_not_kee
     fakes[2].hold_load.set()
     await said_at_last(named, "3 of 3")
     await until(lambda: set(fakes[2].adapters) == {f"fake@v1-{named.mark}"})
+
+
+async def test_a_version_that_nobody_waits_for_any_more_stays_in_none(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    await named.chat("q2")
+    await named.rate(completion_id="last", rating="good")
+    await publish(named, 2)
+    adapter = await named.store.versions.get(2)
+    assert adapter is not None
+    fakes[1].hold_load.clear()
+    load = asyncio.create_task(named.app_backend.load("fake@v2", Path(adapter.path)))
+    await until(lambda: f"fake@v2-{named.mark}" in fakes[0].adapters)
+    load.cancel()
+    await asyncio.wait([load])
+    fakes[1].hold_load.set()
+    await until(lambda: set(fakes[0].adapters) == {f"fake@v1-{named.mark}"})
