@@ -160,12 +160,12 @@ def _with_words(item: Any, words: str, part: str, *, joins: bool) -> Any:
         return content + words
     if not isinstance(content, list):
         return None
-    own = [index for index, p in enumerate(content) if isinstance(p, dict) and p.get("type") != "tool_result"]
-    if not own:
+    places = [index for index, p in enumerate(content) if isinstance(p, dict) and p.get("type") != "tool_result"]
+    if not places:
         return None
-    only = content[own[0]]
-    if joins and len(own) == 1 and isinstance(only.get("text"), str):
-        return [*content[: own[0]], {**only, "text": only["text"] + words}, *content[own[0] + 1 :]]
+    first = content[places[0]]
+    if joins and len(places) == 1 and isinstance(first.get("text"), str):
+        return [*content[: places[0]], {**first, "text": first["text"] + words}, *content[places[0] + 1 :]]
     return [*content, {"type": part, "text": words.lstrip("\n")}]
 
 

@@ -59,8 +59,10 @@ class GapMeasurement(NamedTuple):
 
 
 def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    """The gap of each lesson of these samples, by every rating that brought it, with a mark of its words: its owner may
-    have changed them. Of several words of one rating the commonest. The policy wears the new version."""
+    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version.
+
+    A mark of the words is with it, as an owner may change them. Of several words of one rating the commonest count.
+    """
     gaps: dict[str, dict[str, Any]] = {}
     for lesson in lessons_in(samples):
         pairs = prompt_pairs(model, lesson)
