@@ -180,9 +180,16 @@ class MeasuredGap(NamedTuple):
     words: int | None  # a mark of those that were measured; None of earlier runs
 
 
-def _measured(row: sqlite3.Row) -> MeasuredGap:
-    content = orjson.loads(row["gap"])
-    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])), content.get("words"))
+def _measured(row: sqlite3.Row) -> MeasuredGap | None:
+    """None where it is not a figure: a result may come from another machine, or from a backup that was edited."""
+    try:
+        content = orjson.loads(row["gap"])
+        remainder = content["remainder"]
+    except (TypeError, ValueError, KeyError):
+        return None
+    if type(remainder) not in (int, float):
+        return None
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(remainder)), content.get("words"))
 
 
 def begin(db: sqlite3.Connection) -> int:
@@ -235,7 +242,8 @@ class LessonStore(StorePart):
             return []
         measured: dict[str, list[MeasuredGap]] = {}
         for row in await self._reader.rows(_GAPS):
-            measured.setdefault(row["rating"], []).append(_measured(row))
+            if (gap := _measured(row)) is not None:
+                measured.setdefault(row["rating"], []).append(gap)
         parents = {row["version"]: row["parent"] for row in await self._reader.rows(_PARENTS)}
         live = {row["line"]: row["live"] for row in await self._reader.rows(_LIVE, (COMMON,))}
         return [

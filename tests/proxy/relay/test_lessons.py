@@ -583,3 +583,13 @@ async def test_what_a_run_measured_of_the_old_words_retires_no_new_ones(taught: 
     await more_ratings(taught)
     await until(taught, live=2)
     assert await states(taught) == ["retired"]
+
+
+@pytest.mark.parametrize("gap", [None, 5, "{", [], {}, {"remainder": None}, {"remainder": "0"}, {"remainder": True}])
+async def test_a_measurement_that_is_no_figure_is_none(taught: Proxy, gap: Any) -> None:
+    lesson = await comment(taught)
+    taught.launcher.result = {"lessons": {lesson: gap}}
+    await more_ratings(taught)
+    await until(taught, live=1)
+    assert await states(taught) == ["active"]
+    assert {await named(taught, f"{AGAIN} {n}") for n in range(8)} == {lesson, None}, "half of them go without it"
