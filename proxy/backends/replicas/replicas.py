@@ -55,6 +55,9 @@ class Replica:
         self.has_started = False
 
     def leave_out(self, reason: str) -> None:
+        """Ask it nothing more. One that its name does not have stays out for that reason."""
+        if self.out_reason == DEPARTURE:
+            return
         if self.out_reason is None:
             log.warning("replica is left out", url=self.url, why=reason)
         self.out_reason = reason
@@ -195,7 +198,7 @@ class Replicas:
                 if replica.url not in urls:
                     await self._let_go(replica)
                 elif replica.out_reason == DEPARTURE:
-                    replica.leave_out("its name has it again")
+                    replica.out_reason = "its name has it again"
 
     async def _let_go(self, replica: Replica) -> None:
         """No new request for it; it is forgotten when its answers have ended."""
@@ -231,8 +234,7 @@ class Replicas:
                 replica.out_reason = None
                 log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
-            if replica.out_reason != DEPARTURE:
-                replica.leave_out(error.message)
+            replica.leave_out(error.message)
 
     async def _start(self, replica: Replica) -> None:
         if not replica.has_started:
@@ -269,8 +271,7 @@ class Replicas:
 
     def fail_over(self, address: Address) -> bool:
         for replica in self._replicas_at(address):
-            if replica.out_reason != DEPARTURE:
-                replica.leave_out("it did not answer a request")
+            replica.leave_out("it did not answer a request")
         return any(r.out_reason is None for r in self._all)
 
     def _replicas_at(self, address: Address) -> list[Replica]:
@@ -403,7 +404,7 @@ class Replicas:
 
     async def reclaim(self) -> None:
         failed: ProxyError | None = None
-        for replica in self._all:
+        for replica in list(self._all):  # its name may let go of one meanwhile
             try:
                 await replica.server.reclaim()
             except BackendDown as error:

@@ -275,3 +275,16 @@ async def test_a_version_that_nobody_waits_for_any_more_stays_in_none(
     await asyncio.wait([load])
     fakes[1].hold_load.set()
     await until(lambda: set(fakes[0].adapters) == {f"fake@v1-{named.mark}"})
+
+
+async def test_one_that_goes_while_memory_is_taken_back_leaves_no_other_asleep(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    records.known = HERE
+    await said_at_last(named, "3 of 3")
+    for fake in fakes:
+        fake.sleeps = True
+    records.known = HERE[1:]
+    backend = named.app_backend
+    await asyncio.gather(backend.reclaim(), backend._ask_names())
+    assert [fake.sleeps for fake in fakes[1:]] == [False, False]
