@@ -31,11 +31,13 @@ def memory(own_groups: Path = OWN_GROUPS, mount: Path = MOUNT) -> AvailableMemor
     machine = psutil.virtual_memory()
     total, free = machine.total, machine.available
     for group in _groups("memory", own_groups, mount):
-        limit = _number(group, "memory.max", "memory.limit_in_bytes")
-        used = _number(group, "memory.current", "memory.usage_in_bytes")
-        if limit is not None and used is not None:
+        # Above the high mark nobody is killed, but all are slowed down until they hardly go on.
+        limits = [_number(group, "memory.max", "memory.limit_in_bytes"), _number(group, "memory.high")]
+        limit = min((limit for limit in limits if limit is not None), default=None)
+        if limit is not None:
+            used = _number(group, "memory.current", "memory.usage_in_bytes") or 0
             total = min(total, limit)
-            free = min(free, max(0, limit - used + _cached(group)))
+            free = min(free, limit, max(0, limit - used + _cached(group)))
     return AvailableMemory(total, free)
 
 

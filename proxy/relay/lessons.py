@@ -33,12 +33,14 @@ PLACES: Final = {  # where a format has its messages, and the type of a text par
     "ollama": ("messages", "text"),
     "responses": ("input", "input_text"),
 }
+JOINING: Final = ("messages", "responses")  # formats in which one text part is read as a text
 
 
 class PromptLessons:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lessons: dict[Requester, list[CommentLesson]] | None = None
+        self._changes = 0
         self._reading = asyncio.Lock()
 
     async def start(self) -> None:
@@ -47,6 +49,7 @@ class PromptLessons:
 
     def changed(self) -> None:
         """A rating, a version or a word about a lesson came: what is known is out of date."""
+        self._changes += 1
         self._lessons = None
 
     async def for_request(
@@ -58,19 +61,30 @@ class PromptLessons:
         active = [lesson for lesson in await self._active(requester) if lesson.line == line]
         if not active:
             return ()
-        first = question_of(parsed.messages[:1]) or question_of(parsed.messages)
+        question = question_of(parsed.messages)
+        first = question_of(parsed.messages[:1]) or question
+        left_out = {lesson.rating for lesson in active if _left_out(lesson, version, first)}
+        sent = match_lessons((lesson for lesson in active if lesson.rating not in left_out), question)
+        texts = {match.lesson.text.casefold() for match in sent}  # that are not left out, whoever said them before
+        unsent = match_lessons(
+            (each for each in active if each.rating in left_out and each.text.casefold() not in texts), question
+        )
         return tuple(
-            PromptLesson(lesson.lesson.rating, lesson.lesson.text, _left_out(lesson.lesson, version, first))
-            for lesson in match_lessons(active, question_of(parsed.messages))
+            PromptLesson(match.lesson.rating, match.lesson.text, match.lesson.rating in left_out)
+            for match in (*sent, *unsent)
         )
 
     async def _active(self, requester: Requester) -> list[CommentLesson]:
         async with self._reading:
-            if self._lessons is None:
-                self._lessons = {}
-                for lesson in await self._still_needed(await self._store.lessons.all()):
-                    self._lessons.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
-            return self._lessons.get(requester, [])
+            if self._lessons is not None:
+                return self._lessons.get(requester, [])
+            changes = self._changes
+            lessons: dict[Requester, list[CommentLesson]] = {}
+            for lesson in await self._still_needed(await self._store.lessons.all()):
+                lessons.setdefault(Requester(lesson.key, lesson.user), []).append(lesson)
+            if changes == self._changes:  # else the next request reads them again
+                self._lessons = lessons
+            return lessons.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
         """Those that have not ended. By how answers were liked, some retire now, and some that had act again."""
@@ -115,7 +129,10 @@ def is_missed(tally: LessonTally) -> bool:
 
 
 def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, bytes]:
-    """The members of a request that differ with these lessons after its last user message; empty where it has none."""
+    """The members of a request that differ with these lessons after its last user message; empty where it has none.
+
+    A run puts them there once more (trainer.launch.with_hint), into the messages as `dialect` reads them.
+    """
     texts = [lesson.text for lesson in lessons if not lesson.left_out]
     if not texts:
         return {}
@@ -127,27 +144,33 @@ def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptL
     if not isinstance(messages, list):
         return {}
     for index in range(len(messages) - 1, -1, -1):
-        if (content := _with_words(messages[index], words, part)) is not None:
+        content = _with_words(messages[index], words, part, joins=dialect.name in JOINING)
+        if content is not None:
             return {member: dumps([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])}
     return {}
 
 
-def _with_words(item: Any, words: str, part: str) -> Any:
-    """The content of a message that a person wrote, with these words at its end; None for every other item."""
+def _with_words(item: Any, words: str, part: str, *, joins: bool) -> Any:
+    """The content of a message that a person wrote, with these words at its end; None for every other item. `joins`: a
+    text that is the only part is read as that text alone."""
     if not isinstance(item, dict) or item.get("role") != "user":
         return None
     content = item.get("content")
     if isinstance(content, str):
         return content + words
-    if isinstance(content, list) and any(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-        return [*content, {"type": part, "text": words.lstrip("\n")}]
-    return None
+    if not isinstance(content, list):
+        return None
+    places = [index for index, p in enumerate(content) if isinstance(p, dict) and p.get("type") != "tool_result"]
+    if not places:
+        return None
+    first = content[places[0]]
+    if joins and len(places) == 1 and isinstance(first.get("text"), str):
+        return [*content[: places[0]], {**first, "text": first["text"] + words}, *content[places[0] + 1 :]]
+    return [*content, {"type": part, "text": words.lstrip("\n")}]
 
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
     """Left out as the version's run has measured. Where none has: in half of the conversations, by how they begin."""
-    if lesson.learned is None or version < lesson.learned:
-        return False
     if lesson.is_measured:
         return lesson.is_closed(version)
-    return bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)
+    return lesson.is_learned(version) and bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)

@@ -468,7 +468,7 @@ class LiveVersion:
         Needs the lock. A backend that was restarted beside us does not have what it had: it is given back.
         """
         for may_retry in (True, False):
-            status, text = await self._warm_up.answers(self._backend.addresses(self.name(version)))
+            status, text = await self._warm_up.answers(self.name(version))
             if status == 200:
                 return
             if not (may_retry and version != BASE and status in self._backend.capabilities.unknown_model_statuses):

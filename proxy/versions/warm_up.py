@@ -9,7 +9,7 @@ prompts (active_conversations), what follows from a failure (live_version).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import structlog
@@ -30,20 +30,28 @@ class WarmUp:
     def __init__(self, backend: Backend, recent: ActiveConversations) -> None:
         self._backend, self._recent = backend, recent
 
-    async def answers(self, addresses: Sequence[Address]) -> tuple[int, str]:
-        """Status and text of the first of these that does not answer with 200, else of any.
+    async def answers(self, name: str) -> tuple[int, str]:
+        """Status and text of the first server that does not answer with 200, else of any: also of those that come back
+        meanwhile.
 
         Who is not reached is left out, where the backend has others. Raises BackendDown.
         """
-        for address in addresses:
+        answered: set[str] = set()
+        failed: dict[str, BackendDown] = {}
+        while addresses := [a for a in self._backend.addresses(name) if a.url not in answered | failed.keys()]:
+            address = addresses[0]
             try:
                 status, text = await ask(self._backend, address, HELLO, WARM_UP_S, "the warm-up request")
-            except BackendDown:
+            except BackendDown as error:
+                failed[address.url] = error
                 if not self._backend.fail_over(address):
                     raise
                 continue
             if status != 200:
                 return status, text.decode(errors="replace")
+            answered.add(address.url)
+        if not answered:
+            raise next(iter(failed.values()))
         return 200, ""
 
     async def read_ahead(self, name: str) -> None:

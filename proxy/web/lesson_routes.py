@@ -62,9 +62,9 @@ class LessonRoutes:
             text = edits["text"].strip()
             if not text or len(text) > LONGEST:
                 raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
-        active = edits.get("active", lesson.state == "active")
+        active = edits.get("active", not lesson.has_ended)  # one that a run has retired has not
         end_state, reason = (None, None) if active else (lesson.state, lesson.end_reason)
-        if not active and lesson.state == "active":
+        if not active and not lesson.has_ended:
             end_state, reason = "removed", f"by {actor}"
         always = edits.get("always", lesson.always)
         try:

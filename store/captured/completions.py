@@ -17,7 +17,13 @@ import aiosqlite
 import orjson
 
 from store.captured import blobs, conversations, items, prompt_ids, requests, tree
-from store.captured.recording import add_extras, record
+from store.captured.recording import (
+    WITH_FORGOTTEN,
+    add_extras,
+    record,
+    without_forgotten_lessons,
+    without_prompt_ids,
+)
 from store.captured.rows import IDS, LOGPROBS, pack, pack_pieces, to_completion, to_json, to_rating
 from store.errors import CompletionEnded, DuplicateCompletion, UnknownCompletion
 from store.file.part import StorePart
@@ -68,6 +74,7 @@ FROM (SELECT c.*, (SELECT coalesce(group_concat(hex(a.hash), ''), '')
     AND EXISTS (SELECT 1 FROM json_each(:askers) w
         WHERE c.key IS json_extract(w.value, '$[0]') AND c.user IS json_extract(w.value, '$[1]'))) c
 ORDER BY fits DESC, c.seq DESC LIMIT 1000"""
+_PENDING = "SELECT status, prompt_hash, untrainable FROM completions WHERE id = ?"
 CHUNK = 100  # completions deleted in one operation: others may write in between
 CHANGES = 2000  # rows deleted after which it ends sooner: a conversation may have very many messages
 NEWEST = 2**63 - 1  # above any seq
@@ -75,7 +82,7 @@ STOPPED = "rlproxy stopped before this answer ended"
 
 
 def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
-    for new in rows:
+    for new in (without_forgotten_lessons(db, row) for row in rows):
         cursor = db.execute(
             """INSERT INTO completions (id, request_id, choice, created_at, dialect, backend, model,
             served_model, version, line, session, user, turn, turn_rule, streamed, sampling, request_hash, request,
@@ -100,11 +107,13 @@ def begin(db: sqlite3.Connection, rows: Iterable[NewCompletion]) -> None:
 
 def finish(db: sqlite3.Connection, rows: Iterable[FinishedCompletion]) -> None:
     for end in rows:
-        pending = db.execute("SELECT status, prompt_hash FROM completions WHERE id = ?", (end.id,)).fetchone()
+        pending = db.execute(_PENDING, (end.id,)).fetchone()
         if pending is None:
             raise UnknownCompletion(end.id)
         if pending["status"] != "pending":
             raise CompletionEnded(f"The completion {end.id!r} has ended already.")
+        if pending["untrainable"] == WITH_FORGOTTEN:
+            end = without_prompt_ids(end)
         reply = None if end.reply is None else tree.add_child(db, pending["prompt_hash"], end.reply)
         block, ids = prompt_ids.add(db, pack(IDS, end.prompt_token_ids))
         db.execute(

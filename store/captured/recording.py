@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from store.captured import conversations, items, prompt_ids, requests, tree
@@ -24,6 +25,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
 _LISTED: Final = "INSERT INTO listed (seq, turn, model, version, session, conversation) VALUES (?, ?, ?, ?, ?, ?)"
 MOST: Final = 32  # rows of one statement: their token ids are in memory twice until then
+FORGOTTEN: Final = "a lesson in its prompt was forgotten"
+WITH_FORGOTTEN: Final = "lesson"  # the rule by which it does not train
+_LESSON_RATINGS: Final = "SELECT id FROM ratings WHERE id IN (SELECT value FROM json_each(?))"
 _LAST: Final = "SELECT seq FROM sqlite_sequence WHERE name = 'completions'"
 
 
@@ -35,6 +39,23 @@ def record(db: sqlite3.Connection, rows: Iterable[tuple[NewCompletion, FinishedC
             group.store()
         group.add(new, end)
     group.store()
+
+
+def without_forgotten_lessons(db: sqlite3.Connection, new: NewCompletion) -> NewCompletion:
+    """The same without lessons that were forgotten since its prompt was made; it does not train if one was in it."""
+    if not new.lessons:
+        return new
+    ids = to_json([lesson.rating for lesson in new.lessons])
+    ratings = {row["id"] for row in db.execute(_LESSON_RATINGS, (ids,))}
+    lessons = tuple(lesson for lesson in new.lessons if lesson.rating in ratings)
+    if all(lesson.left_out or lesson.rating in ratings for lesson in new.lessons):
+        return replace(new, lessons=lessons)
+    return replace(new, lessons=lessons, untrainable=WITH_FORGOTTEN)
+
+
+def without_prompt_ids(end: FinishedCompletion) -> FinishedCompletion:
+    """The same without the token ids of its prompt, which spell out a lesson that was forgotten."""
+    return replace(end, prompt_token_ids=None, exact=False, inexact_reason=FORGOTTEN)
 
 
 def add_extras(db: sqlite3.Connection, new: NewCompletion) -> None:
@@ -77,6 +98,9 @@ class _Group:
 
     def add(self, new: NewCompletion, end: FinishedCompletion) -> None:
         db = self._db
+        new = without_forgotten_lessons(db, new)
+        if new.untrainable == WITH_FORGOTTEN:
+            end = without_prompt_ids(end)
         self._seq += 1
         tree_messages, names = tree.tree_part(new.prompt, new.nodes, new.asides)
         prompt, reply = tree.gather(db, tree_messages, names, end.reply, self._messages)

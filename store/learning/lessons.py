@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 import orjson
 
+from config.word_marks import mark_of
 from store.captured import prompt_ids
+from store.captured.recording import FORGOTTEN, WITH_FORGOTTEN
 from store.errors import UnknownRating
 from store.file import meta
 from store.file.part import StorePart
@@ -30,7 +32,6 @@ from store.records import BASE, PromptLesson
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
 SMALL_REMAINDER: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
-FORGOTTEN: Final = "a lesson in its prompt was forgotten"
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
 # finished run trained on it.
@@ -62,6 +63,7 @@ GROUP BY 1, 2"""
 # What each run found that lessons still change in its version's answers.
 _GAPS: Final = """SELECT u.version, u.created_at, g.key AS rating, g.value AS gap
 FROM runs u CROSS JOIN json_each(u.result, '$.lessons') g WHERE u.status = 'done' ORDER BY u.version"""
+_PARENTS: Final = "SELECT version, parent FROM adapters"
 _LIVE: Final = "SELECT ? AS line, live FROM pointer UNION ALL SELECT name, live FROM lines"
 _IN_PROMPTS: Final = """SELECT p.completion_id, p.rating_id, p.text FROM completion_lessons p
 WHERE p.left_out = 0 AND p.completion_id IN (SELECT value FROM json_each(?)) ORDER BY p.completion_id, p.at"""
@@ -100,16 +102,30 @@ class CommentLesson:
     learned: int | None  # the first version that trained on it
     line: str = COMMON  # of the answer; it is in prompts of that line alone
     has_ended: bool = False  # whichever version answers
-    gaps: tuple[LessonGap, ...] = ()  # by version, since a person or rlproxy last said something of it
+    gaps: tuple[LessonGap, ...] = ()  # by version, of its words, since anybody last said something of it
     is_measured: bool = False  # a run has measured it, perhaps before that
+    parents: Mapping[int, int] = field(default_factory=dict)  # of each version, the one that it was built on
 
     def gap_of(self, version: int) -> LessonGap | None:
-        """The measurement of the run of this version, or of the last run before it that made one."""
-        return next((gap for gap in reversed(self.gaps) if gap.version <= version), None)
+        """The measurement of the run of this version, or of the newest run that it was built on and that made one."""
+        gaps = {gap.version: gap for gap in self.gaps}
+        return next((gaps[ancestor] for ancestor in lineage(self.parents, version) if ancestor in gaps), None)
+
+    def is_learned(self, version: int) -> bool:
+        """Tell if the version, or one that it was built on, trained on it."""
+        return self.learned is not None and self.learned in lineage(self.parents, version)
 
     def is_closed(self, version: int) -> bool:
         gap = self.gap_of(version)
         return gap is not None and gap.is_closed
+
+
+def lineage(parents: Mapping[int, int], version: int) -> Iterator[int]:
+    """A version and those that it was built on, the newest first; without the base."""
+    while version != BASE:
+        yield version
+        parent = parents.get(version, BASE)
+        version = parent if parent < version else BASE  # no run makes another, whoever edits a backup can
 
 
 class LessonTally(NamedTuple):
@@ -150,8 +166,8 @@ def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
     completion_ids = [row["id"] for row in rows]
     db.execute(
         """UPDATE completions SET prompt_block = NULL, prompt_token_ids = NULL, exact = 0, inexact_reason = ?,
-        untrainable = 'lesson' WHERE id IN (SELECT value FROM json_each(?))""",
-        (FORGOTTEN, orjson.dumps(completion_ids).decode()),
+        untrainable = ? WHERE id IN (SELECT value FROM json_each(?))""",
+        (FORGOTTEN, WITH_FORGOTTEN, orjson.dumps(completion_ids).decode()),
     )
     prompt_ids.prune(db, {row["prompt_block"] for row in rows if row["prompt_block"] is not None})
     db.execute("DELETE FROM completion_lessons WHERE rating_id IN (SELECT value FROM json_each(?))", (rating_ids,))
@@ -161,11 +177,19 @@ def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
 class MeasuredGap(NamedTuple):
     created_at: float  # of its run
     gap: LessonGap
+    words: int | None  # a mark of those that were measured; None of earlier runs
 
 
-def _measured(row: sqlite3.Row) -> MeasuredGap:
-    content = orjson.loads(row["gap"])
-    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(content["remainder"])))
+def _measured(row: sqlite3.Row) -> MeasuredGap | None:
+    """None where it is not a figure: a result may come from another machine, or from a backup that was edited."""
+    try:
+        content = orjson.loads(row["gap"])
+        remainder = content["remainder"]
+    except (TypeError, ValueError, KeyError):
+        return None
+    if type(remainder) not in (int, float):
+        return None
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(remainder)), content.get("words"))
 
 
 def begin(db: sqlite3.Connection) -> int:
@@ -177,16 +201,10 @@ def begin(db: sqlite3.Connection) -> int:
     return int(since)
 
 
-def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> CommentLesson:
-    gaps = tuple(each.gap for each in measured if each.created_at > row["changed_at"])
-    gap = next((gap for gap in reversed(gaps) if gap.version <= live), None)
-    state: LessonState = row["ended"] or "active"
-    reason = row["why"]
-    if state == "active" and gap is not None and gap.is_closed:
-        state = "retired"
-        reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int) -> CommentLesson:
     text = row["text"] or row["comment"].strip()
-    return CommentLesson(
+    marks = (None, mark_of(text))
+    lesson = CommentLesson(
         rating=row["id"],
         completion=row["completion_id"],
         key=row["key"],
@@ -195,15 +213,21 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], live: int) -> Com
         text=text,
         edited=row["text"] is not None,
         always=is_about_form(text, row["asked"]) if row["always"] is None else bool(row["always"]),
-        state=state,
-        end_reason=reason,
+        state=row["ended"] or "active",
+        end_reason=row["why"],
         created_at=row["created_at"],
         learned=row["learned"],
         line=row["line"],
         has_ended=row["ended"] is not None,
-        gaps=gaps,
+        gaps=tuple(each.gap for each in measured if each.created_at > row["changed_at"] and each.words in marks),
         is_measured=bool(measured),
+        parents=parents,
     )
+    gap = lesson.gap_of(live)
+    if lesson.state != "active" or gap is None or not gap.is_closed:
+        return lesson
+    reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+    return replace(lesson, state="retired", end_reason=reason)
 
 
 class LessonStore(StorePart):
@@ -218,10 +242,12 @@ class LessonStore(StorePart):
             return []
         measured: dict[str, list[MeasuredGap]] = {}
         for row in await self._reader.rows(_GAPS):
-            measured.setdefault(row["rating"], []).append(_measured(row))
+            if (gap := _measured(row)) is not None:
+                measured.setdefault(row["rating"], []).append(gap)
+        parents = {row["version"]: row["parent"] for row in await self._reader.rows(_PARENTS)}
         live = {row["line"]: row["live"] for row in await self._reader.rows(_LIVE, (COMMON,))}
         return [
-            _lesson(row, measured.get(row["id"], ()), live.get(row["line"], BASE))
+            _lesson(row, measured.get(row["id"], ()), parents, live.get(row["line"], BASE))
             for row in await self._reader.rows(_ALL, (int(since),))
         ]
 
@@ -234,8 +260,8 @@ class LessonStore(StorePart):
         )
 
     async def tallies(self, lessons: Iterable[CommentLesson]) -> dict[str, LessonTally]:
-        """Counts of liked answers with and without each lesson that a version has learned."""
-        counts = {lesson.rating: [0, 0, 0, 0] for lesson in lessons if lesson.learned is not None}
+        """Counts of liked answers with and without each lesson that a version has learned, or a run has measured."""
+        counts = {each.rating: [0, 0, 0, 0] for each in lessons if each.learned is not None or each.is_measured}
         if not counts:
             return {}
         for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(counts)).decode(),)):

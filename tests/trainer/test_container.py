@@ -78,3 +78,17 @@ def test_what_this_machine_says_is_possible():
     memory = container.memory()
     assert 0 < memory.free <= memory.total <= psutil.virtual_memory().total
     assert 1 <= container.processors() <= len(os.sched_getaffinity(0))
+
+
+def test_a_group_is_slowed_down_above_its_high_mark(tmp_path, mount):
+    own = own_groups(tmp_path, "0::/rlproxy.service\n")
+    write(mount / "rlproxy.service", memory__max="max", memory__high=200 * MB, memory__current=150 * MB)
+    assert container.memory(own, mount) == (200 * MB, 50 * MB)
+    write(mount / "rlproxy.service", memory__max=100 * MB)
+    assert container.memory(own, mount) == (100 * MB, 0)
+
+
+def test_a_bound_holds_where_nothing_tells_what_is_in_use(tmp_path, mount):
+    own = own_groups(tmp_path, "0::/\n")
+    write(mount, memory__max=1 * MB)
+    assert container.memory(own, mount) == (1 * MB, 1 * MB)

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from config.word_marks import mark_of
 from trainer.lessons import teacher
 from trainer.lessons.batch import score
 from trainer.lessons.line_members import BadLine
@@ -58,12 +59,15 @@ class GapMeasurement(NamedTuple):
 
 
 def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
-    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version."""
+    """The gap of each lesson of these samples, by every rating that brought it. The policy wears the new version.
+
+    A mark of the words is with it, as an owner may change them. Of several words of one rating the commonest count.
+    """
     gaps: dict[str, dict[str, Any]] = {}
     for lesson in lessons_in(samples):
         pairs = prompt_pairs(model, lesson)
         if pairs and (measured := measure_pairs(model, pairs)) is not None:
-            gaps |= dict.fromkeys(lesson.ratings, measured.json())
+            gaps = dict.fromkeys(lesson.ratings, measured.json() | {"words": mark_of(lesson.text)}) | gaps
     return gaps
 
 
@@ -88,6 +92,8 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
     """Prompts with this lesson alone and without any; fewer where they are long or cannot be rendered."""
     pairs: list[PromptPair] = []
     for sample in lesson.samples:
+        if len(pairs) == MOST_PROMPTS:
+            break
         messages = without_lessons(sample.messages, sample.lessons) if sample.lessons else list(sample.messages)
         hinted = with_hint(messages, lesson.text) if messages is not None else None
         if messages is None or hinted is None:
@@ -99,9 +105,8 @@ def prompt_pairs(model: RunModel, lesson: RunLesson) -> list[PromptPair]:
         except BadLine:
             continue
         width = max(len(each.hinted) for each in (*pairs, pair))
-        if width * (len(pairs) + 1) > MOST_PROMPT_TOKENS or len(pairs) == MOST_PROMPTS:
-            break
-        pairs.append(pair)
+        if width * (len(pairs) + 1) <= MOST_PROMPT_TOKENS:
+            pairs.append(pair)
     return pairs
 
 

@@ -55,6 +55,9 @@ class Replica:
         self.has_started = False
 
     def leave_out(self, reason: str) -> None:
+        """Ask it nothing more. One that its name does not have stays out for that reason."""
+        if self.out_reason == DEPARTURE:
+            return
         if self.out_reason is None:
             log.warning("replica is left out", url=self.url, why=reason)
         self.out_reason = reason
@@ -74,7 +77,7 @@ class Replicas:
         self.capabilities: Capabilities = self._any.capabilities
         self._model: str | None = None  # that all have to serve; the first one that answered has said it
         self._adapters: dict[str, Path] = {}  # what every one that is asked holds
-        self._unloaded: set[str] = set()  # what one that was away may still hold
+        self._unloaded: set[str] = set()  # what one that was away, or late, may still hold
         self._changing = asyncio.Lock()
         self._turn = 0
         self._names_asked_at = -LOOK_UP_S
@@ -195,7 +198,7 @@ class Replicas:
                 if replica.url not in urls:
                     await self._let_go(replica)
                 elif replica.out_reason == DEPARTURE:
-                    replica.leave_out("its name has it again")
+                    replica.out_reason = "its name has it again"
 
     async def _let_go(self, replica: Replica) -> None:
         """No new request for it; it is forgotten when its answers have ended."""
@@ -227,7 +230,7 @@ class Replicas:
                 replica.leave_out(f"it came back without {name}, which is being loaded")
                 await replica.server.load(name, self._adapters[name])
                 versions.add(name)
-            if replica.out_reason is not None:
+            if replica.out_reason not in (None, DEPARTURE):  # its name may have let go of it meanwhile
                 replica.out_reason = None
                 log.info("replica answers", url=replica.url, adapters=list(self._adapters))
         except ProxyError as error:
@@ -263,14 +266,17 @@ class Replicas:
         return [replica.server.address(model) for replica in self._up()]
 
     def release(self, address: Address) -> None:
-        self._replica_at(address).in_flight -= 1
+        for replica in self._replicas_at(address):
+            replica.in_flight -= 1
 
     def fail_over(self, address: Address) -> bool:
-        self._replica_at(address).leave_out("it did not answer a request")
+        for replica in self._replicas_at(address):
+            replica.leave_out("it did not answer a request")
         return any(r.out_reason is None for r in self._all)
 
-    def _replica_at(self, address: Address) -> Replica:
-        return next(r for r in self._all if r.url == address.url)
+    def _replicas_at(self, address: Address) -> list[Replica]:
+        """The one at this address; none where its name let go of it while it was warmed up."""
+        return [r for r in self._all if r.url == address.url]
 
     async def describe(self) -> ModelDescription:
         return await self._up()[0].server.describe()
@@ -293,20 +299,30 @@ class Replicas:
         """Into all that are asked, or into none. One that is gone, or far slower, gets it when it comes back."""
         async with self._changing:
             self._unloaded.discard(name)
-            results = await self._ask_all(self._up(), lambda server: server.load(name, path))
-            holding = [replica for replica, error in results.items() if error is None]
-            refused = [(replica, error) for replica, error in results.items() if error is not None]
-            if refused and name not in self._adapters:
-                await self._take_back(name, holding)
-                replica, error = refused[0]
-                raise type(error)(f"{error.message} (at {replica.url}; no replica keeps {name})")
-            for replica, error in refused:  # the others answer with it: this one has to stay out
-                replica.leave_out(error.message)
-            self._up()
+            try:
+                holding = await self._load_into_all(name, path)
+            except (ProxyError, asyncio.CancelledError):
+                if name not in self._adapters:  # one that was late may have it in the end
+                    self._unloaded.add(name)
+                raise
             self._adapters[name] = path
             for replica in self._all:
                 if replica.out_reason is None and replica not in holding:
                     replica.leave_out(f"it came back while {name} was being loaded")
+
+    async def _load_into_all(self, name: str, path: Path) -> list[Replica]:
+        """Those that hold it now; one at least answers."""
+        results = await self._ask_all(self._up(), lambda server: server.load(name, path))
+        holding = [replica for replica, error in results.items() if error is None]
+        refused = [(replica, error) for replica, error in results.items() if error is not None]
+        if refused and name not in self._adapters:
+            await self._take_back(name, holding)
+            replica, error = refused[0]
+            raise type(error)(f"{error.message} (at {replica.url}; no replica keeps {name})")
+        for replica, error in refused:  # the others answer with it: this one has to stay out
+            replica.leave_out(error.message)
+        self._up()
+        return holding
 
     async def _ask_all(
         self, replicas: Sequence[Replica], request: Callable[[OpenAICompatible], Coroutine[Any, Any, None]]
@@ -388,7 +404,7 @@ class Replicas:
 
     async def reclaim(self) -> None:
         failed: ProxyError | None = None
-        for replica in self._all:
+        for replica in list(self._all):  # its name may let go of one meanwhile
             try:
                 await replica.server.reclaim()
             except BackendDown as error:

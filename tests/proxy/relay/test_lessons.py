@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,15 +10,19 @@ from typing import Any
 
 import pytest
 
-from proxy.relay.lessons import FEW, HEADER, does_without
+from config.word_marks import mark_of
+from proxy.dialects import CHAT, DIALECTS
+from proxy.relay.lessons import FEW, HEADER, PromptLessons, does_without, members
 from proxy.training import run_folder
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.launcher import FakeLauncher
 from scripts.harness.in_process import Proxy
 from store.learning.lessons import LessonTally
-from store.records import PromptLesson
+from store.line_records import COMMON
+from store.records import PromptLesson, Requester
 from tests.harness.runs import until
 from tests.proxy.web.pages.test_pages import sign_in
+from trainer.launch import with_hint
 
 RECIPE = "How do I make a soup with leeks?"
 AGAIN = "Which soup is good with leeks and potatoes?"
@@ -380,3 +385,211 @@ async def test_the_page_says_which_lesson_was_in_a_prompt_and_when_it_has_retire
         assert "removed" in await response.text()
     async with taught.http.get("/data") as response:
         assert "removed: no longer in prompts" in await response.text()
+
+
+async def lessons_read(lessons: PromptLessons, requester: Requester) -> tuple[PromptLesson, ...]:
+    parsed = CHAT.parse({"model": "fake", "messages": [{"role": "user", "content": AGAIN}]})
+    return await lessons.for_request(CHAT, parsed, requester, 0, COMMON)
+
+
+async def test_a_rating_while_lessons_are_read_costs_no_request(taught: Proxy) -> None:
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    lessons, requester = PromptLessons(taught.store), Requester(lesson.key, lesson.user)
+    request = asyncio.create_task(lessons_read(lessons, requester))
+    await asyncio.sleep(0)
+    lessons.changed()
+    assert [each.rating for each in await request] == [lesson.rating]
+
+
+async def test_a_client_that_leaves_while_lessons_are_read_takes_no_lesson_along(taught: Proxy) -> None:
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    lessons, requester = PromptLessons(taught.store), Requester(lesson.key, lesson.user)
+    request = asyncio.create_task(lessons_read(lessons, requester))
+    await asyncio.sleep(0)
+    request.cancel()
+    await asyncio.wait([request])
+    assert [each.rating for each in await lessons_read(lessons, requester)] == [lesson.rating]
+
+
+async def test_what_is_said_again_stands_before_what_was_said_once(taught: Proxy) -> None:
+    first, second, third = [await comment(taught, OTHER, words) for words in ("shorter", "in German", "no emoji")]
+    last = await comment(taught, RECIPE, "Shorter")
+    assert await named(taught, "Who are you?") == f"{last}, {third}, {second}"
+    # Its words for every question and for their topic are the same words.
+    async with taught.http.patch(f"/rl/lessons/{first}", json={"always": False}) as response:
+        assert response.status == 200
+    topic = await comment(taught, OTHER, "say why")
+    assert await named(taught, OTHER) == f"{last}, {third}, {topic}"
+
+
+async def test_a_version_that_began_before_a_lesson_was_learned_has_not_learned_it(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    async with taught.http.post("/rl/rollback") as response:
+        assert response.status == 200
+    taught.launcher.result = {"lessons": {}}
+    await more_ratings(taught)
+    await until(taught, live=2)  # on the base
+    assert await states(taught) == ["active"]
+    assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [lesson] * 4
+    async with taught.http.post("/rl/promote/1") as response:
+        assert response.status == 200
+    taught.launcher.result = {"lessons": {}}
+    await more_ratings(taught)
+    await until(taught, live=3)  # on version 1
+    assert await states(taught) == ["retired"] and await named(taught, AGAIN) is None
+
+
+async def test_a_lesson_whose_rating_was_held_back_retires_like_the_others(taught: Proxy) -> None:
+    await taught.stop()
+    await taught.start(lessons__enabled=True, train__start_at=16, train__held_share=0.5)
+    await taught.http.post("/rl/pause")
+    ids = [await comment(taught, f"{RECIPE} {n}", f"{WORDS} {n}") for n in range(8)]
+    for n in range(8):
+        await rate_answer(taught, f"{OTHER} {n}", "good")
+    taught.launcher.result = {"lessons": {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in ids}}
+    await taught.http.post("/rl/resume")
+    await until(taught, live=1)
+    assert await states(taught) == ["retired"] * 8
+    assert None in [lesson.learned for lesson in await taught.store.lessons.all()]
+    assert [await named(taught, f"{RECIPE} {n}") for n in range(8)] == [None] * 8
+
+
+async def test_retired_lessons_take_no_place_of_those_that_act(taught: Proxy) -> None:
+    await taught.http.post("/rl/pause")
+    active, *retired = [
+        await comment(taught, f"{OTHER} {n}", words)
+        for n, words in enumerate(("answer in lower case", "shorter", "in German", "no emoji"))
+    ]
+    gaps = {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in retired}
+    taught.launcher.result = {"lessons": gaps | {active: {"prompts": 8, "remainder": 0.6, "error": 0.02}}}
+    await taught.http.post("/rl/resume")
+    await until(taught, live=1)
+    assert await states(taught) == ["retired"] * 3 + ["active"]
+    assert await named(taught, AGAIN) == active
+    # What answers are worth without the retired ones is counted all the same.
+    await rate_answer(taught, AGAIN, "good")
+    tallies = await taught.store.lessons.tallies(await taught.store.lessons.all())
+    assert tallies[active].liked_with == 1
+    assert [tallies[id].liked_without for id in (active, *retired)] == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("headers", [None, {"x-rl-completion-id": "rl-mine-1"}])
+async def test_what_is_forgotten_leaves_prompts_that_are_being_answered(
+    taught: Proxy, headers: dict[str, str] | None
+) -> None:
+    taught.backend.says = "Soup."
+    await comment(taught)
+    (lesson,) = await taught.store.lessons.all()
+    count = len(taught.backend.requests)
+    taught.backend.hold.clear()
+    answer = asyncio.create_task(taught.chat(AGAIN, headers=headers))
+    while len(taught.backend.requests) == count:
+        await asyncio.sleep(0.01)
+    async with taught.http.post("/rl/forget", json={"completion": lesson.completion}) as gone:
+        assert gone.status == 200
+    taught.backend.hold.set()
+    response = await answer
+    await response.read()
+    id = response.headers["x-rl-completion-id"]
+    after = await taught.store.completions.get(id)
+    assert after is not None and after.end is not None and after.end.prompt_token_ids is None
+    assert (after.end.exact, after.end.inexact_reason, after.new.untrainable) == (False, GONE, "lesson")
+    assert await taught.store.lessons.in_prompts([id]) == {}
+
+
+async def test_a_retired_lesson_acts_again_with_new_words_and_ends_where_it_is_removed(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    assert await states(taught) == ["retired"]
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
+        assert (await response.json())["state"] == "active"  # nobody has measured these words
+    assert await named(taught, AGAIN) == lesson
+    async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
+        assert (await response.json())["state"] == "removed"
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a list"}) as response:
+        assert (await response.json())["state"] == "removed"
+
+
+async def test_to_remove_a_retired_lesson_ends_it_whichever_version_answers(taught: Proxy) -> None:
+    lesson = await learned(taught, remainder=0.04)
+    async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
+        assert (await response.json())["state"] == "removed"
+    async with taught.http.post("/rl/rollback") as response:
+        assert response.status == 200
+    assert await named(taught, AGAIN) is None
+
+
+TEXT = {"type": "text", "text": AGAIN}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+CLAUDE_PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+CLAUDE_CALL = [
+    {"role": "user", "content": RECIPE},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+]
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": "r"}
+
+
+def user(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "member", "messages"),
+    [
+        ("chat", "messages", user(AGAIN)),
+        ("chat", "messages", user([TEXT])),
+        ("chat", "messages", user([TEXT, PICTURE])),
+        ("chat", "messages", [*user(RECIPE), {"role": "assistant", "content": "ok"}, *user([PICTURE])]),
+        ("messages", "messages", user([{**TEXT, "cache_control": {"type": "ephemeral"}}])),
+        ("messages", "messages", user([TEXT, TEXT])),
+        ("messages", "messages", user([CLAUDE_PICTURE])),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT])]),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT, TEXT])]),
+        ("messages", "messages", [*CLAUDE_CALL, *user([RESULT, CLAUDE_PICTURE])]),
+        ("responses", "input", AGAIN),
+        ("responses", "input", user([{"type": "input_text", "text": AGAIN}])),
+        ("ollama", "messages", user(AGAIN)),
+    ],
+)
+def test_a_run_puts_lessons_where_they_were(dialect: str, member: str, messages: Any) -> None:
+    form, lesson = next(each for each in DIALECTS if each.name == dialect), PromptLesson("rt-1", WORDS)
+    body = {"model": "fake", "max_tokens": 9, member: messages}
+    changes = members(form, body, [lesson])
+    sent = form.parse({**body, member: json.loads(changes[member])}).messages
+    assert sent == with_hint(form.parse(body).messages, WORDS)
+
+
+async def test_a_request_without_a_persons_words_names_no_lesson(taught: Proxy) -> None:
+    await comment(taught, words="answer in lower case")
+    body = {"model": "fake", "messages": [{"role": "system", "content": AGAIN}, *user([])]}
+    async with taught.http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200 and HEADER not in response.headers
+        id = response.headers["x-rl-completion-id"]
+        await response.read()
+    assert await taught.store.lessons.in_prompts([id]) == {}
+
+
+async def test_what_a_run_measured_of_the_old_words_retires_no_new_ones(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
+        assert response.status == 200
+    gap = {"prompts": 8, "remainder": 0.04, "error": 0.02}
+    taught.launcher.result = {"lessons": {lesson: gap | {"words": mark_of(WORDS)}}}  # the comment itself has trained
+    await more_ratings(taught)
+    await until(taught, live=1)
+    assert await states(taught) == ["active"] and await named(taught, AGAIN) == lesson
+    taught.launcher.result = {"lessons": {lesson: gap | {"words": mark_of("use a table")}}}
+    await more_ratings(taught)
+    await until(taught, live=2)
+    assert await states(taught) == ["retired"]
+
+
+@pytest.mark.parametrize("gap", [None, 5, "{", [], {}, {"remainder": None}, {"remainder": "0"}, {"remainder": True}])
+async def test_a_measurement_that_is_no_figure_is_none(taught: Proxy, gap: Any) -> None:
+    lesson = await comment(taught)
+    taught.launcher.result = {"lessons": {lesson: gap}}
+    await more_ratings(taught)
+    await until(taught, live=1)
+    assert await states(taught) == ["active"]
+    assert {await named(taught, f"{AGAIN} {n}") for n in range(8)} == {lesson, None}, "half of them go without it"

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from config.word_marks import mark_of
 from tests.harness import tiny
 from trainer.lessons.chat_template import Template
 from trainer.lessons.prompts import with_hint
@@ -61,9 +62,18 @@ def test_a_new_version_that_changed_nothing_has_the_bases_gap(model):
     gaps = lesson_gaps.measure(model, [sample("rt-1", "answer in capitals, please"), sample("rt-2", None, reward=1.0)])
     assert list(gaps) == ["rt-1"] and gaps["rt-1"]["prompts"] == 1
     assert gaps["rt-1"]["gap"] == pytest.approx(gaps["rt-1"]["base_gap"], abs=1e-2)
+    assert gaps["rt-1"]["words"] == mark_of("answer in capitals, please")
     assert gaps["rt-1"]["error"] is None and gaps["rt-1"]["remainder"] == pytest.approx(1, abs=1e-2)
 
 
 def test_a_lesson_that_changes_nothing_is_not_measured_and_so_not_retired(model):
     pair = lesson_gaps.PromptPair((1, 50, 51), (1, 50, 51))
     assert lesson_gaps.measure_pairs(model, [pair, pair]) is None
+
+
+def test_a_prompt_that_is_too_long_is_passed_over(model):
+    long_question = ({"role": "user", "content": "why " * lesson_gaps.MOST_PROMPT_TOKENS},)
+    too_long = dataclasses.replace(sample("rt-1", "a"), messages=long_question)
+    lesson = lesson_gaps.RunLesson("a", ("rt-1", "rt-2"), (too_long, sample("rt-2", "a")))
+    (pair,) = lesson_gaps.prompt_pairs(model, lesson)
+    assert pair.bare == model.template.prompt(QUESTION)

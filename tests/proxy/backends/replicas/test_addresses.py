@@ -199,3 +199,92 @@ async def test_names_are_for_vllm_and_have_a_host(tmp_path: Path) -> None:
     for wrong in ("dns://", "dns://host:0", "dns://key@host:1"):
         with pytest.raises(ValidationError):
             BackendSection(url=wrong)
+
+
+async def test_one_that_goes_while_it_is_warmed_up_keeps_no_version_from_going_live(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    await named.chat("q2")
+    await named.rate(completion_id="last", rating="good")
+    await publish(named, 2)
+    fakes[1].hold.clear()
+    fakes[1].requests.clear()
+    swap = asyncio.create_task(named.post("/rl/promote/2"))
+    await until(lambda: bool(fakes[1].requests))
+    records.known = HERE[:1]  # its pod is being ended
+    await said_at_last(named, "1 of 1 replicas answer")
+    await fakes[1].stop()
+    status, body = await swap
+    assert status == 200, body
+    assert await answered_anywhere(named) == "v2"
+
+
+async def test_one_that_has_gone_gets_no_request_when_its_last_look_ends(
+    named: Proxy, fakes: list[FakeBackend], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes[1].hold.clear()
+    fakes[1].requests.clear()
+    asked = []
+    while not fakes[1].requests:  # so that it is not forgotten yet
+        asked.append(asyncio.create_task(named.chat(f"before {len(asked)}")))
+        await asyncio.sleep(0.02)
+    fakes[1].hold_lists.clear()
+    count = fakes[1].lists
+    await until(lambda: fakes[1].lists > count)
+    records.known = HERE[:1]
+    await said_at_last(named, "does not have it any more")
+    monkeypatch.setattr("proxy.backends.replicas.replicas.LOOK_UP_S", 60.0)  # the DNS is not asked again
+    fakes[1].hold_lists.set()
+    await asyncio.sleep(0.3)
+    assert "does not have it any more" in await state(named)
+    fakes[1].hold.set()
+    assert {response.status for response in await asyncio.gather(*asked)} == {200}
+
+
+async def test_one_that_was_late_for_a_version_that_another_refused_does_not_keep_it(
+    named: Proxy, fakes: list[FakeBackend], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.backends.replicas.replicas.GRACE_S", 0.2)
+    records.known = HERE
+    await said_at_last(named, "3 of 3")
+    await named.chat("q2")
+    await named.rate(completion_id="last", rating="good")
+    await publish(named, 2)
+    fakes[1].refuse_load = True
+    fakes[2].hold_load.clear()
+    status, _ = await named.post("/rl/promote/2")
+    assert status == 502
+    fakes[2].adapters[f"fake@v2-{named.mark}"] = "/its/path"  # vLLM ends a load that nobody waits for any more
+    fakes[2].hold_load.set()
+    await said_at_last(named, "3 of 3")
+    await until(lambda: set(fakes[2].adapters) == {f"fake@v1-{named.mark}"})
+
+
+async def test_a_version_that_nobody_waits_for_any_more_stays_in_none(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    await named.chat("q2")
+    await named.rate(completion_id="last", rating="good")
+    await publish(named, 2)
+    adapter = await named.store.versions.get(2)
+    assert adapter is not None
+    fakes[1].hold_load.clear()
+    load = asyncio.create_task(named.app_backend.load("fake@v2", Path(adapter.path)))
+    await until(lambda: f"fake@v2-{named.mark}" in fakes[0].adapters)
+    load.cancel()
+    await asyncio.wait([load])
+    fakes[1].hold_load.set()
+    await until(lambda: set(fakes[0].adapters) == {f"fake@v1-{named.mark}"})
+
+
+async def test_one_that_goes_while_memory_is_taken_back_leaves_no_other_asleep(
+    named: Proxy, fakes: list[FakeBackend], records: Records
+) -> None:
+    records.known = HERE
+    await said_at_last(named, "3 of 3")
+    for fake in fakes:
+        fake.sleeps = True
+    records.known = HERE[1:]
+    backend = named.app_backend
+    await asyncio.gather(backend.reclaim(), backend._ask_names())
+    assert [fake.sleeps for fake in fakes[1:]] == [False, False]

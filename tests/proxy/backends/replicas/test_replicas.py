@@ -307,3 +307,22 @@ async def test_what_cannot_be(two: list[FakeBackend]) -> None:
     flags = {"backend.kind": "openai", "backend.url": two[0].url, "backend.replicas": [two[1].url]}
     with pytest.raises(BadRequest, match="are for vLLM"):
         make_backend(load(flags, environ={}).settings, FakeLauncher())
+
+
+async def test_one_that_comes_back_while_another_dies_over_the_warm_up_is_warmed_up_in_its_place(
+    spread: Proxy, two: list[FakeBackend]
+) -> None:
+    port = two[1].port
+    await two[1].stop()
+    await said_at_last(spread, "1 of 2")
+    for fake in two:
+        fake.requests.clear()
+    two[0].hold.clear()
+    swap = asyncio.create_task(spread.post("/rl/promote/1"))
+    await until(lambda: bool(two[0].requests))
+    await two[1].start(port)
+    await said_at_last(spread, "2 of 2")
+    await two[0].stop()
+    status, body = await swap
+    assert status == 200, body
+    assert [(r["model"], r["max_tokens"]) for r in two[1].requests] == [(f"fake@v1-{spread.mark}", 1)]
