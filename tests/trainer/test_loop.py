@@ -17,7 +17,7 @@ from trainer.launch import verify_adapter
 from trainer.lessons import reply_checks
 from trainer.policy import packing, policies
 from trainer.policy.torch_policy import TorchPolicy
-from trainer.run import base_surprise, gate
+from trainer.run import gate
 
 DENSE = "dense: every linear layer but the head"
 CREDITED = presets.resolve("balanced", {}).rate_credited
@@ -509,7 +509,7 @@ def borderline(tmp_path_factory, model, lines):
 def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, lines, borderline, monkeypatch):
     changes, half = borderline
     real, asked = gate.answer_all, []
-    monkeypatch.setattr(gate, "answer_all", lambda *given: asked.append(1) or real(*given))
+    monkeypatch.setattr(gate, "answer_all", lambda *given, **times: asked.append(1) or real(*given, **times))
     result, events = go(tiny.run_folder(tmp_path / "run", model, lines, **changes))
     assert result["status"] == "passed", result["reason"]
     assert len(of(events, "warning")) == 1  # nothing is said of the first try's checkpoint
@@ -525,8 +525,7 @@ def test_a_refused_candidate_has_a_second_try_at_half_the_rate(tmp_path, model, 
 
 
 @pytest.mark.parametrize("pushed", ["by token", "even"])
-def test_a_run_that_lost_sense_goes_half_of_the_way_back(tmp_path, model, pushed, monkeypatch):
-    monkeypatch.setattr(base_surprise, "PLAIN", np.inf)  # near its bound or not, as many replies
+def test_a_run_that_lost_sense_goes_half_of_the_way_back(tmp_path, model, pushed):
     lines = ended(model, tiny.sample_lines(model, 40))
     wild = {"learning_rate": 1.5e-2, "passes": 4, "drift_bound": 50.0, "drift_credited": 50.0, "w_stay": 0.0}
     wild |= {"credit": 0.25 if pushed == "by token" else 1.0}

@@ -1,7 +1,7 @@
 """How odd the base finds what a candidate says: at each token of its replies, over the whole vocabulary.
 
-Owns the look, its figures with their standard errors, and whether few replies already settle them. Not here: the bounds
-and the checks (gate), what a run may cost (reach).
+Owns the look, and its figures with their standard errors. Not here: the bounds and the checks (gate), what a run may
+cost (reach).
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from trainer.mis_po import Floats
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
 from trainer.policy.policy import Policy
-
-PLAIN = 4.0  # standard errors from its bound, at which a figure of a few replies is what that of many would be
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +42,11 @@ class BaseSurprise:
     @property
     def error(self) -> float:
         """Standard error of the rise."""
-        return self._error_of(self.excess)
+        return standard_error(self.excess - self.excess.mean(), self.replies)
 
     @property
     def entropy_ratio(self) -> float:
         return float(self.entropy.mean() / max(self.base_entropy.mean(), 1e-6))
-
-    def is_plain(self, most_rise: float, least_ratio: float) -> bool:
-        """Tell whether both figures are so far inside their bounds that more replies would not move them out."""
-        rooms = (most_rise - self.excess, self.entropy - least_ratio * self.base_entropy)
-        return all(room.mean() >= PLAIN * self._error_of(room) for room in rooms)
-
-    def _error_of(self, values: Floats) -> float:
-        return standard_error(values - values.mean(), self.replies)
 
 
 def standard_error(deviations: Floats, replies: Sequence[Tokens]) -> float:

@@ -37,7 +37,7 @@ from trainer.run.asked_style import AskedStyle, parent_explains
 from trainer.run.base_surprise import BaseSurprise
 from trainer.run.replay_margin import ReplayMargin
 
-MORE_EACH = 2  # further replies to each, where the first ones leave open what the base makes of them
+TIMES = 3  # that a candidate answers each question; what is mad in one of ten replies is in none of eight in 43 of 100
 RATED_TOKENS = 64  # of an answer to a rated prompt, which people read
 WIDE = 4  # times as long as the questions: longer rated prompts are asked apart, as a batch is padded to its longest
 REPLY_TOKENS = 48  # long enough to loop and to lose the thread, short enough for some seconds on 2 cores
@@ -94,6 +94,7 @@ class SideAnswers(NamedTuple):
     """Replies of the parent or the candidate, and what is known of them."""
 
     questions: Sequence[Tokens] = ()  # to the gate's questions; none of a candidate that was not asked
+    further: Sequence[Tokens] = ()  # to the same questions, a candidate's alone
     rated: RatedAnswers = None
     topic: Floats | None = None  # how much those to the questions depend on them (topic); None: not measured yet
 
@@ -145,7 +146,7 @@ def judge(
     if is_refused():
         return GateVerdict(checks, SideAnswers())
     questions = gate_questions(languages)
-    answers = answer_all(policy, template, questions, rated)
+    answers = answer_all(policy, template, questions, rated, times=TIMES)
     candidate, parent_replies = list(answers.questions), parent_answers.questions
     stop.check()
     checks["empty"] = empty(candidate, template)
@@ -169,14 +170,11 @@ def judge(
         return GateVerdict(checks, answers)
     inherited = granted(parent, bounds)
     allowance = max(teacher_distance, inherited)
-    replies, surprise = candidate, BaseSurprise.measure(policy, candidate)
-    if not surprise.is_plain(bounds.base_nll_rise + min(allowance, bounds.base_nll_rise), bounds.min_entropy_ratio):
-        replies = candidate + answer_questions(policy, template, questions * MORE_EACH, GATE_SEED + 1)
-        stop.check()
-        surprise = BaseSurprise.measure(policy, replies)
+    replies = [*candidate, *answers.further]
+    surprise = BaseSurprise.measure(policy, replies)
     checks |= compare_with_base(surprise, lessons, bounds, allowance)
     if not checks["base_nll"].ok or inherited > bounds.base_nll_rise:
-        explained = style.explains(replies, questions * (len(replies) // len(questions)))
+        explained = style.explains(replies, questions * TIMES)
         if inherited:
             explained = max(explained, min(inherited, parent_explains(policy, parent, replies)))
         checks["base_nll"] = grant(checks["base_nll"], bounds, explained)
@@ -197,17 +195,24 @@ def answer_questions(
 
 
 def answer_all(
-    policy: Policy, template: Template, questions: Sequence[str], rated: Sequence[tuple[int, ...]]
+    policy: Policy,
+    template: Template,
+    questions: Sequence[str],
+    rated: Sequence[tuple[int, ...]],
+    *,
+    times: int = 1,
 ) -> SideAnswers:
-    """Answers to the gate's questions, and in the same batch those to rated prompts, unless these are long. A step of
-    few replies waits for the weights, so more of them cost little."""
+    """Answers to the gate's questions, each asked so many `times`, and in the same batch those to rated prompts, unless
+    these are long. A step of few replies waits for the weights, so more of them cost little."""
     prompts = [template.question(text) for text in questions]
-    if not rated or max(map(len, rated)) > WIDE * max(map(len, prompts)):
-        return SideAnswers(answer_questions(policy, template, questions))
-    seeds = [GATE_SEED] * len(prompts) + [RATED_SEED] * len(rated)
-    replies = policy.generate([*prompts, *rated], max_tokens=RATED_TOKENS, temperature=TEMPERATURE, seed=seeds)
-    answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(prompts, replies, strict=False)]
-    return SideAnswers(answers, [tuple(reply) for reply in replies[len(prompts) :]])
+    count, asked = len(prompts), prompts * times
+    beside = rated if rated and max(map(len, rated)) <= WIDE * max(map(len, prompts)) else ()
+    seeds = [GATE_SEED] * count + [GATE_SEED + 1] * (len(asked) - count) + [RATED_SEED] * len(beside)
+    length = RATED_TOKENS if beside else REPLY_TOKENS
+    replies = policy.generate([*asked, *beside], max_tokens=length, temperature=TEMPERATURE, seed=seeds)
+    answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(asked, replies, strict=False)]
+    rated_answers = [tuple(reply) for reply in replies[len(asked) :]] if beside else None
+    return SideAnswers(answers[:count], tuple(answers[count:]), rated_answers)
 
 
 def parent_answers(

@@ -1,11 +1,16 @@
-"""What does the next message teach when nobody judges it? Beside a judge's labels, and a control.
+"""Teach by the next message alone, with no judge: beside a judge's labels, and a control.
 
     python -m scripts.bench.signals.hindsight --arm hindsight [--persona concise] [--weights FOLDER]
 
-A scripted person only follows up, with the words of follow_ups. Arms: `hindsight` (each answer's next message is its
-teacher), `shuffled` (the same messages, dealt to other answers: a control), `labels` (a judge that is always right, and
-hints), `thumbs` (the person rates). One run a round, from lines as the proxy writes them. Writes
-benchmarks/follow_ups/MODEL-ARM-PERSONA-seedN.json after each round.
+A scripted person only follows up, with the words of follow_ups. Arms:
+
+- `hindsight`: each answer's next message is its teacher.
+- `shuffled`: the same messages, dealt to other answers. A control.
+- `labels`: a judge that is always right, and its hints.
+- `thumbs`: the person rates.
+
+One run a round, from lines as the proxy writes them. Writes benchmarks/follow_ups/MODEL-ARM-PERSONA-seedN.json after
+each round.
 """
 
 from __future__ import annotations
