@@ -205,13 +205,13 @@ def answer_all(
     """Answers to the gate's questions, each asked so many `times`, and in the same batch those to rated prompts, unless
     these are long. A step of few replies waits for the weights, so more of them cost little."""
     prompts = [template.question(text) for text in questions]
-    count, asked = len(prompts), prompts * times
-    beside = rated if rated and max(map(len, rated)) <= WIDE * max(map(len, prompts)) else ()
-    seeds = [GATE_SEED] * count + [GATE_SEED + 1] * (len(asked) - count) + [RATED_SEED] * len(beside)
-    length = RATED_TOKENS if beside else REPLY_TOKENS
-    replies = policy.generate([*asked, *beside], max_tokens=length, temperature=TEMPERATURE, seed=seeds)
-    answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(asked, replies, strict=False)]
-    rated_answers = [tuple(reply) for reply in replies[len(asked) :]] if beside else None
+    count, repeated = len(prompts), prompts * times
+    joined = rated if rated and max(map(len, rated)) <= WIDE * max(map(len, prompts)) else ()
+    seeds = [GATE_SEED] * count + [GATE_SEED + 1] * (len(repeated) - count) + [RATED_SEED] * len(joined)
+    length = RATED_TOKENS if joined else REPLY_TOKENS
+    replies = policy.generate([*repeated, *joined], max_tokens=length, temperature=TEMPERATURE, seed=seeds)
+    answers = [Tokens(prompt, tuple(reply[:REPLY_TOKENS])) for prompt, reply in zip(repeated, replies, strict=False)]
+    rated_answers = [tuple(reply) for reply in replies[len(repeated) :]] if joined else None
     return SideAnswers(answers[:count], tuple(answers[count:]), rated_answers)
 
 

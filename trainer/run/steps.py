@@ -93,8 +93,8 @@ def train(
     plan = plan_steps(teaching, preset, spec.seed)
     passes = "1 pass" if preset.passes == 1 else f"{preset.passes} passes"
     imitated = sum(lesson.is_imitated for lesson in teaching)
-    beside = f" and {imitated} replies to imitate" if imitated else ""
-    reason = f"{passes} over {len(teaching) - imitated} samples{beside} in batches of {preset.batch}"
+    addition = f" and {imitated} replies to imitate" if imitated else ""
+    reason = f"{passes} over {len(teaching) - imitated} samples{addition} in batches of {preset.batch}"
     if trajectories.are_episodes([lesson.sample for lesson in teaching]):
         reason = f"{passes} over {len(teaching)} turns of episodes in batches of {preset.batch_episodes} episodes"
     if any(lesson.has_teacher for lesson in teaching):
