@@ -153,7 +153,10 @@ def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptL
     if not isinstance(messages, list):
         return {}
     for index in range(len(messages) - 1, -1, -1):
-        content = _with_words(messages[index], words, part, joins=dialect.name in JOINING)
+        item = messages[index]
+        if dialect.has_one_text and isinstance(item, dict) and item.get("images") and item.get("content") is None:
+            item = {**item, "content": ""}
+        content = _with_words(item, words, part, joins=dialect.name in JOINING)
         if content is not None:
             return {member: dumps([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])}
     return {}
