@@ -177,3 +177,16 @@ async def test_new_words_while_a_lesson_retires_are_kept(store: Store) -> None:
     (edited,) = await store.lessons.all()
     assert (edited.text, edited.state) == ("no emoji", "active")
     assert [each.text for each in await sent(lessons, 1)] == ["no emoji"]
+
+
+async def test_what_is_forgotten_takes_its_lesson_and_the_prompts_that_had_it_along(store: Store) -> None:
+    lesson = await comment(store)
+    await answers(store, lesson, 0, 1.0, left_out=False, count=1)
+    ((answer, prompt_lessons),) = (
+        await store.lessons.in_prompts([row.new.id for row in await store.completions.page()])
+    ).items()
+    assert prompt_lessons == [PromptLesson(lesson, WORDS)]
+    await store.erasure.forget("completion", "commented", "me")
+    assert await store.lessons.all() == [] and await store.lessons.in_prompts([answer]) == {}
+    taught = await store.completions.get(answer)
+    assert taught is not None and taught.end is not None and taught.end.prompt_token_ids is None
