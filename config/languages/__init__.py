@@ -61,13 +61,15 @@ def language(code: str) -> Language:
         tuple(content["refusals"]),
         tuple(content["polite"].split()),
         frozenset(content["common"].split()),
-        *(
-            tuple(stem.replace("_", " ") for stem in content.get(name, "").casefold().split())
-            for name in ("form", "claims")
-        ),
+        _stems(content["form"]),
+        _stems(content.get("claims", "")),
         OwnTaskWords(*(tuple(stems[name].casefold().split()) for name in OwnTaskWords._fields)),
         {speaker: tuple(labels.casefold().split()) for speaker, labels in content["speakers"].items()},
     )
+
+
+def _stems(text: str) -> tuple[str, ...]:
+    return tuple(stem.replace("_", " ") for stem in text.casefold().split())
 
 
 def every() -> tuple[Language, ...]:

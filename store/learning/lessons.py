@@ -165,7 +165,7 @@ def say(
 def settle(db: sqlite3.Connection, lesson: CommentLesson, reason: str | None) -> bool:
     """Retire a lesson by how answers were liked, for this reason; without one it acts again.
 
-    False where its rating is no lesson any more, or where anybody has said something of it since it was read.
+    False where its rating was undone, or where anybody has said something of it since it was read.
     """
     if db.execute(_LESSON_RATING, (lesson.rating,)).fetchone() is None:
         return False
@@ -287,7 +287,7 @@ class LessonStore(StorePart):
         )
 
     async def settle(self, lesson: CommentLesson, reason: str | None) -> bool:
-        """Retire a lesson by likes, or without a reason let it act again. False: it is no more what was read."""
+        """Retire a lesson by likes, or without a reason let it act again. False: it has changed since it was read."""
         return await self._writer.submit(lambda db: settle(db, lesson, reason))
 
     async def tallies(self, lessons: Iterable[CommentLesson]) -> dict[str, LessonTally]:
