@@ -41,6 +41,7 @@ class Language(NamedTuple):
     polite: tuple[str, ...]  # words of thanks, praise and assent
     common: frozenset[str]  # words, or pairs of letters, that say nothing about a topic
     form: tuple[str, ...]  # how words begin that say how to answer, whatever is asked
+    claims: tuple[str, ...]  # neighbours among them that say what is so: "answer is"
     own_tasks: OwnTaskWords
     speakers: Mapping[str, tuple[str, ...]]  # labels in transcripts: of the `person` and the `model`
 
@@ -60,10 +61,15 @@ def language(code: str) -> Language:
         tuple(content["refusals"]),
         tuple(content["polite"].split()),
         frozenset(content["common"].split()),
-        tuple(stem.replace("_", " ") for stem in content["form"].casefold().split()),
+        _stems(content["form"]),
+        _stems(content.get("claims", "")),
         OwnTaskWords(*(tuple(stems[name].casefold().split()) for name in OwnTaskWords._fields)),
         {speaker: tuple(labels.casefold().split()) for speaker, labels in content["speakers"].items()},
     )
+
+
+def _stems(text: str) -> tuple[str, ...]:
+    return tuple(stem.replace("_", " ") for stem in text.casefold().split())
 
 
 def every() -> tuple[Language, ...]:

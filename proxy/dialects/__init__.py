@@ -50,6 +50,11 @@ def chat_turns(name: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]
         return messages
 
 
+def has_one_text(name: str) -> bool:
+    """Tell if a message of this format is one text, and pictures beside it."""
+    return _by_name(name).has_one_text
+
+
 def template_kwargs(name: str, request: bytes, *, translated: bool) -> dict[str, Any] | None:
     """Arguments of the chat template for a stored request of this format, besides messages and tools."""
     try:
@@ -78,5 +83,6 @@ __all__ = [
     "chat_tools",
     "chat_turns",
     "dialect_at",
+    "has_one_text",
     "template_kwargs",
 ]

@@ -201,6 +201,7 @@ class Dialect(ABC):
     is_prompt: ClassVar[bool] = False  # a request is one prompt: it can have no history
     marks: ClassVar[tuple[bytes, ...]] = ()  # a terminal event has one of these in it; none: each is to be looked at
     goes_on: ClassVar[bool] = False  # whether a request may name an earlier answer instead of repeating it
+    has_one_text: ClassVar[bool] = False  # a message is one text, and pictures beside it
     may_be_empty: ClassVar[bool] = False  # an empty list of messages is for the server to judge
 
     def of(self, body: Any) -> Dialect:

@@ -126,6 +126,7 @@ class _Ollama(Dialect):
 
 class OllamaChat(_Ollama):
     name: ClassVar[str] = "ollama"
+    has_one_text: ClassVar[bool] = True
     marks: ClassVar[tuple[bytes, ...]] = (b"true",)
     paths: ClassVar[tuple[str, ...]] = ("/api/chat",)
     empty_answer: ClassVar[Mapping[str, Any]] = {"message": {"role": "assistant", "content": ""}}

@@ -16,10 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import structlog
+
 from config.languages import every
 from proxy.conversation.lesson_topics import match_lessons, question_of
 from proxy.core.json_edit import dumps
 from proxy.dialects import Dialect, ParsedRequest
+from store.errors import StoreError
 from store.learning.lessons import CommentLesson, LessonTally
 from store.records import PromptLesson, Requester
 from store.store import Store
@@ -34,6 +37,8 @@ PLACES: Final = {  # where a format has its messages, and the type of a text par
     "responses": ("input", "input_text"),
 }
 JOINING: Final = ("messages", "responses")  # formats in which one text part is read as a text
+
+log = structlog.get_logger()
 
 
 class PromptLessons:
@@ -87,26 +92,30 @@ class PromptLessons:
             return lessons.get(requester, [])
 
     async def _still_needed(self, lessons: Sequence[CommentLesson]) -> list[CommentLesson]:
-        """Those that have not ended. By how answers were liked, some retire now, and some that had act again."""
+        """Those that are not removed. By how answers were liked, some retire now, and some that had act again."""
         ongoing = [lesson for lesson in lessons if not lesson.has_ended]
         tallies = await self._store.lessons.tallies(ongoing)
-        needed = []
-        for lesson in ongoing:
-            tally = tallies.get(lesson.rating, LessonTally())
-            if not lesson.is_measured and (reason := does_without(tally)) is not None:
-                await self._say(lesson, "retired", reason)
-            elif lesson.state == "retired" and is_missed(tally):
-                await self._say(lesson, None, None)
-                needed.append(replace(lesson, gaps=()))
-            else:
-                needed.append(lesson)
-        return needed
+        return [
+            lesson
+            for each in ongoing
+            if (lesson := await self._settled(each, tallies.get(each.rating, LessonTally()))) is not None
+        ]
 
-    async def _say(self, lesson: CommentLesson, ended: str | None, reason: str | None) -> None:
-        text = lesson.text if lesson.edited else None
-        await self._store.lessons.say(
-            lesson.rating, text=text, always=lesson.always, ended=ended, reason=reason, actor="rlproxy"
-        )
+    async def _settled(self, lesson: CommentLesson, tally: LessonTally) -> CommentLesson | None:
+        """The lesson as it acts from now on; None where its rating was undone, or its words changed, meanwhile."""
+        reason = None if lesson.is_measured or lesson.is_unneeded else does_without(tally)
+        is_again_needed = lesson.state == "retired" and is_missed(tally)
+        if reason is None and not is_again_needed:
+            return lesson
+        try:
+            is_settled = await self._store.lessons.settle(lesson, reason)
+        except StoreError as error:
+            log.warning("a lesson stays as it is: its new state was not stored", lesson=lesson.rating, error=str(error))
+            return lesson
+        if not is_settled:
+            self.changed()  # the next request reads it anew
+            return None
+        return replace(lesson, gaps=(), is_unneeded=False) if reason is None else replace(lesson, is_unneeded=True)
 
 
 def does_without(tally: LessonTally) -> str | None:
@@ -144,7 +153,10 @@ def members(dialect: Dialect, body: Mapping[str, Any], lessons: Sequence[PromptL
     if not isinstance(messages, list):
         return {}
     for index in range(len(messages) - 1, -1, -1):
-        content = _with_words(messages[index], words, part, joins=dialect.name in JOINING)
+        item = messages[index]
+        if dialect.has_one_text and isinstance(item, dict) and item.get("images") and item.get("content") is None:
+            item = {**item, "content": ""}
+        content = _with_words(item, words, part, joins=dialect.name in JOINING)
         if content is not None:
             return {member: dumps([*messages[:index], {**messages[index], "content": content}, *messages[index + 1 :]])}
     return {}
@@ -170,7 +182,7 @@ def _with_words(item: Any, words: str, part: str, *, joins: bool) -> Any:
 
 
 def _left_out(lesson: CommentLesson, version: int, first: str) -> bool:
-    """Left out as the version's run has measured. Where none has: in half of the conversations, by how they begin."""
-    if lesson.is_measured:
-        return lesson.is_closed(version)
+    """Left out where it is retired. Where no run has measured it: in half of the conversations, by how they begin."""
+    if lesson.is_measured or lesson.is_retired(version):
+        return lesson.is_retired(version)
     return lesson.is_learned(version) and bool(zlib.crc32(f"{lesson.rating} {first}".encode()) & 1)

@@ -23,7 +23,7 @@ from config.settings import Settings
 from proxy.conversation.as_sent import as_sent
 from proxy.conversation.conversations import as_chat
 from proxy.conversation.redaction import was_redacted
-from proxy.dialects import chat_tools, chat_turns, template_kwargs
+from proxy.dialects import chat_tools, chat_turns, has_one_text, template_kwargs
 from proxy.images.run_pictures import RunPicture
 from proxy.training.own_loss import LossFile
 from proxy.training.rewards import worth
@@ -69,19 +69,14 @@ def lines(
     """
     now = _by_completion(samples)
     held_groups = {id: group for id, group in _by_completion(held_samples).items() if id not in now}
-    sample_lines = [_sample(group, train, moments, "held" if group[0].is_held else "train") for group in now.values()]
-    sample_lines += [_sample(group, train, moments, "held") for group in held_groups.values()]
-    sample_lines += [_sample(group, train, moments, "replay") for group in _by_completion(replay_samples).values()]
-    return [_with_lessons(line, lessons.get(line["completion"], ())) for line in sample_lines]
+    groups = [(group, "held" if group[0].is_held else "train") for group in now.values()]
+    groups += [(group, "held") for group in held_groups.values()]
+    groups += [(group, "replay") for group in _by_completion(replay_samples).values()]
+    return [_sample(group, train, moments, split, lessons.get(_id(group), ())) for group, split in groups]
 
 
-def _with_lessons(line: dict[str, Any], lessons: Sequence[PromptLesson]) -> dict[str, Any]:
-    """With the prompt that was sent: its client's messages, and the lessons that rlproxy added."""
-    texts = [lesson.text for lesson in lessons]
-    if not texts or (messages := with_hint(line["messages"], join_lessons(texts))) is None:
-        return line
-    ratings = [lesson.rating for lesson in lessons]
-    return {**line, "messages": messages, "lessons": texts, "lesson_ratings": ratings}
+def _id(group: Sequence[RunSample]) -> str:
+    return group[0].completion.new.id
 
 
 def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
@@ -416,7 +411,9 @@ def _by_completion(samples: Iterable[RunSample]) -> dict[str, list[RunSample]]:
     return groups
 
 
-def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: str) -> dict[str, Any]:
+def _sample(
+    group: Sequence[RunSample], train: Train, moments: Moments, split: str, lessons: Sequence[PromptLesson]
+) -> dict[str, Any]:
     completion = group[0].completion
     # What was said next has no value: it trains where nobody has given the answer one.
     said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
@@ -440,14 +437,21 @@ def _sample(group: Sequence[RunSample], train: Train, moments: Moments, split: s
         "hindsight": None if valued else combined.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(combined.correction) else combined.correction,
-        **_completion(completion, group[0].messages),
+        **_completion(completion, group[0].messages, lessons),
     }
 
 
-def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str, Any]:
+def _completion(
+    completion: Completion, messages: Iterable[Message], lessons: Sequence[PromptLesson] = ()
+) -> dict[str, Any]:
+    """A completion's part of its line, with the prompt that was sent: its client's messages, and rlproxy's lessons."""
     new, end = completion.new, completion.end
     assert end is not None, "only ended completions are trained on"
     chat = as_sent([as_chat(m) for m in messages], new.forms)
+    texts = [lesson.text for lesson in lessons]
+    if texts:
+        chat_sent = with_hint(chat, join_lessons(texts), is_in_text=has_one_text(new.dialect))
+        chat, texts = (chat, []) if chat_sent is None else (chat_sent, texts)
     return {
         "completion": new.id,
         "version": new.version if new.version is not None else BASE,
@@ -468,6 +472,7 @@ def _completion(completion: Completion, messages: Iterable[Message]) -> dict[str
         "template_kwargs": template_kwargs(new.dialect, new.request, translated=end.translated),
         "text": end.text,
         "reply": _calling_reply(end),
+        **({"lessons": texts, "lesson_ratings": [lesson.rating for lesson in lessons]} if texts else {}),
         "prompt_tokens": None if new.version is None else _tokens(end.usage, "prompt_tokens"),
     }
 

@@ -32,25 +32,42 @@ def topic_words(text: str) -> frozenset[str]:
 def is_about_form(comment: str, question: str) -> bool:
     """Tell if a comment asks for a form of answers, and names nothing that its question is about."""
     words, stems = _words(comment), _form_stems()
-    places = {index for index, word in enumerate(words) if word.startswith(stems.words)}
-    for first, second in stems.pairs:
-        for index, (word, following) in enumerate(pairwise(words)):
-            if word == first and following.startswith(second):
-                places |= {index, index + 1}
+    places = {index for index, word in enumerate(words) if word.startswith(stems.words)} | _places(words, stems.pairs)
+    places -= _places(words, stems.claims)  # "the answer is 42"
     remaining = " ".join(word for index, word in enumerate(words) if index not in places)
     return bool(places) and topic_words(remaining).isdisjoint(topic_words(question))
 
 
+_Pairs = tuple[tuple[str, str], ...]  # of neighbouring words: the first one, and how the second one begins
+
+
 class _FormStems(NamedTuple):
     words: tuple[str, ...]
-    pairs: tuple[tuple[str, str], ...]  # of neighbouring words, the first one whole
+    pairs: _Pairs
+    claims: _Pairs
 
 
 @cache
 def _form_stems() -> _FormStems:
     """The stems of all languages."""
     stems = [stem.split() for language in every() for stem in language.form]
-    return _FormStems(tuple(s[0] for s in stems if len(s) == 1), tuple((s[0], s[1]) for s in stems if len(s) == 2))
+    claims = [stem.split() for language in every() for stem in language.claims]
+    return _FormStems(
+        tuple(s[0] for s in stems if len(s) == 1),
+        tuple((s[0], s[1]) for s in stems if len(s) == 2),
+        tuple((s[0], s[1]) for s in claims),
+    )
+
+
+def _places(words: list[str], pairs: _Pairs) -> set[int]:
+    """Indices of words that stand beside one another as in one of these pairs."""
+    seconds: dict[str, tuple[str, ...]] = {}
+    for first, second in pairs:
+        seconds[first] = (*seconds.get(first, ()), second)
+    starts = [
+        index for index, (word, following) in enumerate(pairwise(words)) if following.startswith(seconds.get(word, ()))
+    ]
+    return {place for index in starts for place in (index, index + 1)}
 
 
 def _words(text: str) -> list[str]:

@@ -51,15 +51,20 @@ AND r.comment IS NOT NULL AND r.other_key IS NULL"""
 _SET: Final = """INSERT INTO lessons (rating_id, text, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (rating_id) DO UPDATE SET text = excluded.text, always = excluded.always, ended = excluded.ended,
 why = excluded.why, changed_at = excluded.changed_at"""
-# How people liked answers with the lesson in the prompt and without. Only versions that learned it go without.
-_TALLIES: Final = """SELECT p.rating_id, p.left_out, total(c.value > 0) AS liked, count(*) AS rated
+# Only where nobody has said anything of it since it was read.
+_SETTLE: Final = """INSERT INTO lessons (rating_id, always, ended, why, changed_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (rating_id) DO UPDATE SET ended = excluded.ended, why = excluded.why, changed_at = excluded.changed_at
+WHERE lessons.changed_at = ?"""
+# How people liked each version's answers with the lesson in the prompt and without, since anybody said something of it.
+_TALLIES: Final = """SELECT p.rating_id, p.left_out, c.version, total(c.value > 0) AS liked, count(*) AS rated
 FROM completion_lessons p CROSS JOIN
-    (SELECT c.id, (SELECT total(r.value) FROM ratings r
+    (SELECT c.id, c.version, c.created_at, (SELECT total(r.value) FROM ratings r
         WHERE r.completion_id = c.id AND r.live = 1 AND r.human = 1) AS value FROM completions c
         WHERE EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1 AND +r.human = 1)) c
     ON c.id = p.completion_id AND c.value <> 0
-WHERE p.rating_id IN (SELECT value FROM json_each(?))
-GROUP BY 1, 2"""
+LEFT JOIN lessons l ON l.rating_id = p.rating_id
+WHERE p.rating_id IN (SELECT value FROM json_each(?)) AND c.created_at > coalesce(l.changed_at, 0)
+GROUP BY 1, 2, 3"""
 # What each run found that lessons still change in its version's answers.
 _GAPS: Final = """SELECT u.version, u.created_at, g.key AS rating, g.value AS gap
 FROM runs u CROSS JOIN json_each(u.result, '$.lessons') g WHERE u.status = 'done' ORDER BY u.version"""
@@ -97,11 +102,13 @@ class CommentLesson:
     edited: bool
     always: bool  # whatever is asked: a person has said so, or else its words do (lesson_scope)
     state: LessonState
-    end_reason: str | None  # it has ended
+    end_reason: str | None  # of one that is removed or retired
     created_at: float
     learned: int | None  # the first version that trained on it
     line: str = COMMON  # of the answer; it is in prompts of that line alone
-    has_ended: bool = False  # whichever version answers
+    has_ended: bool = False  # removed, so whichever version answers
+    is_unneeded: bool = False  # versions that have learned it are liked as much without it
+    changed_at: float = 0.0  # when anybody last said something of it; 0: never
     gaps: tuple[LessonGap, ...] = ()  # by version, of its words, since anybody last said something of it
     is_measured: bool = False  # a run has measured it, perhaps before that
     parents: Mapping[int, int] = field(default_factory=dict)  # of each version, the one that it was built on
@@ -115,9 +122,10 @@ class CommentLesson:
         """Tell if the version, or one that it was built on, trained on it."""
         return self.learned is not None and self.learned in lineage(self.parents, version)
 
-    def is_closed(self, version: int) -> bool:
+    def is_retired(self, version: int) -> bool:
+        """Tell if the version goes without it, by its run's measurement, or where there is none by likes."""
         gap = self.gap_of(version)
-        return gap is not None and gap.is_closed
+        return self.is_unneeded and self.is_learned(version) if gap is None else gap.is_closed
 
 
 def lineage(parents: Mapping[int, int], version: int) -> Iterator[int]:
@@ -152,6 +160,22 @@ def say(
         raise UnknownRating(rating)
     db.execute(_SET, (rating, text, always, ended, reason, time.time()))
     meta.audit(db, actor, "lesson", {"id": rating, "state": ended or "active", "always": always})
+
+
+def settle(db: sqlite3.Connection, lesson: CommentLesson, reason: str | None) -> bool:
+    """Retire a lesson by how answers were liked, for this reason; without one it acts again.
+
+    False where its rating was undone, or where anybody has said something of it since it was read.
+    """
+    if db.execute(_LESSON_RATING, (lesson.rating,)).fetchone() is None:
+        return False
+    ended, changed_at = ("retired", lesson.changed_at) if reason is not None else (None, time.time())
+    values = (lesson.rating, lesson.always, ended, reason, changed_at, lesson.changed_at)
+    is_settled = db.execute(_SETTLE, values).rowcount > 0
+    if is_settled:
+        state = {"id": lesson.rating, "state": ended or "active", "always": lesson.always}
+        meta.audit(db, "rlproxy", "lesson", state)
+    return is_settled
 
 
 def forget(db: sqlite3.Connection, ratings: Sequence[str]) -> list[str]:
@@ -203,7 +227,7 @@ def begin(db: sqlite3.Connection) -> int:
 
 def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[int, int], live: int) -> CommentLesson:
     text = row["text"] or row["comment"].strip()
-    marks = (None, mark_of(text))
+    marks, is_removed = (None, mark_of(text)), row["ended"] == "removed"
     lesson = CommentLesson(
         rating=row["id"],
         completion=row["completion_id"],
@@ -213,19 +237,22 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[
         text=text,
         edited=row["text"] is not None,
         always=is_about_form(text, row["asked"]) if row["always"] is None else bool(row["always"]),
-        state=row["ended"] or "active",
-        end_reason=row["why"],
+        state="removed" if is_removed else "active",
+        end_reason=row["why"] if is_removed else None,
         created_at=row["created_at"],
         learned=row["learned"],
         line=row["line"],
-        has_ended=row["ended"] is not None,
+        has_ended=is_removed,
+        is_unneeded=row["ended"] == "retired",
+        changed_at=row["changed_at"],
         gaps=tuple(each.gap for each in measured if each.created_at > row["changed_at"] and each.words in marks),
         is_measured=bool(measured),
         parents=parents,
     )
-    gap = lesson.gap_of(live)
-    if lesson.state != "active" or gap is None or not gap.is_closed:
+    if is_removed or not lesson.is_retired(live):
         return lesson
+    if (gap := lesson.gap_of(live)) is None:
+        return replace(lesson, state="retired", end_reason=row["why"])
     reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
     return replace(lesson, state="retired", end_reason=reason)
 
@@ -259,14 +286,25 @@ class LessonStore(StorePart):
             lambda db: say(db, rating, text=text, always=always, ended=ended, reason=reason, actor=actor)
         )
 
+    async def settle(self, lesson: CommentLesson, reason: str | None) -> bool:
+        """Retire a lesson by likes, or without a reason let it act again. False: it has changed since it was read."""
+        return await self._writer.submit(lambda db: settle(db, lesson, reason))
+
     async def tallies(self, lessons: Iterable[CommentLesson]) -> dict[str, LessonTally]:
-        """Counts of liked answers with and without each lesson that a version has learned, or a run has measured."""
-        counts = {each.rating: [0, 0, 0, 0] for each in lessons if each.learned is not None or each.is_measured}
+        """Counts of liked answers with and without each lesson that a version has learned, or a run has measured.
+
+        Of a lesson that no run has measured only versions that have learned it count: others may be liked less for
+        anything. Answers from before anybody last said something of it do not count.
+        """
+        learned = {each.rating: each for each in lessons if each.learned is not None or each.is_measured}
+        counts = {rating: [0, 0, 0, 0] for rating in learned}
         if not counts:
             return {}
         for row in await self._reader.rows(_TALLIES, (orjson.dumps(list(counts)).decode(),)):
-            offset = 2 * row["left_out"]
-            counts[row["rating_id"]][offset : offset + 2] = [int(row["liked"]), row["rated"]]
+            lesson, version, offset = learned[row["rating_id"]], row["version"], 2 * row["left_out"]
+            if lesson.is_measured or (version is not None and lesson.is_learned(version)):
+                counts[lesson.rating][offset] += int(row["liked"])
+                counts[lesson.rating][offset + 1] += row["rated"]
         return {rating: LessonTally(*each) for rating, each in counts.items()}
 
     async def in_prompts(self, completions: Iterable[str]) -> dict[str, list[PromptLesson]]:

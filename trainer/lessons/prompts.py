@@ -72,14 +72,28 @@ def without_lessons(messages: Sequence[Mapping[str, Any]], lessons: Sequence[str
         if messages[index].get("role") != "user":
             continue
         bare: Any = None
-        if isinstance(content, str) and content.endswith(words):
-            bare = content.removesuffix(words)
-        elif isinstance(content, list) and content and content[-1] == {"type": "text", "text": words.lstrip("\n")}:
-            bare = content[:-1]
+        if isinstance(content, str):
+            own_text, marked_words, later_text = content.rpartition(words)
+            # A later system text is joined to it with an empty line (proxy.dialects.chat_turns).
+            is_there = marked_words and (not later_text or later_text.startswith("\n\n"))
+            bare = own_text + later_text if is_there else None
+        elif isinstance(content, list) and content:
+            bare = _parts_without(content, words)
         if bare is None:
             return None
         return [dict(m) if i != index else {**m, "content": bare} for i, m in enumerate(messages)]
     return None
+
+
+def _parts_without(parts: Sequence[Any], words: str) -> list[Any] | None:
+    """The parts without the words of lessons; None where they are in no place of `with_hint`."""
+    if parts[-1] == {"type": "text", "text": words.lstrip("\n")}:
+        return [*parts[:-1]]
+    text = parts[0].get("text") if isinstance(parts[0], Mapping) else None
+    if not isinstance(text, str) or not text.endswith(words):
+        return None
+    own_text = text.removesuffix(words)
+    return [{**parts[0], "text": own_text}, *parts[1:]] if own_text else [*parts[1:]]
 
 
 def teacher_words(line: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -91,8 +105,13 @@ def teacher_words(line: Mapping[str, Any]) -> tuple[str, str] | None:
     return (next_message.strip(), HINDSIGHT) if isinstance(next_message, str) and next_message.strip() else None
 
 
-def with_hint(messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]] | None:
-    """The same messages with the comment after the last user message; None where there is no such message."""
+def with_hint(
+    messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT, *, is_in_text: bool = False
+) -> list[dict[str, Any]] | None:
+    """The same messages with the comment after the last user message; None where there is no such message.
+
+    `is_in_text`: within the text before the pictures, for a format in which a message has one text (Ollama's).
+    """
     for index in range(len(messages) - 1, -1, -1):
         if messages[index].get("role") == "user":
             break
@@ -100,7 +119,11 @@ def with_hint(messages: Sequence[Mapping[str, Any]], comment: str, form: str = H
         return None
     content, hint = messages[index].get("content"), form.format(hint=comment)
     new_content: Any
-    if isinstance(content, list):
+    if isinstance(content, list) and is_in_text:
+        has_text = bool(content) and content[0].get("type") == "text"
+        text = content[0]["text"] if has_text else ""
+        new_content = [{"type": "text", "text": text + hint}, *content[has_text:]]
+    elif isinstance(content, list):
         new_content = [*content, {"type": "text", "text": hint.lstrip("\n")}]
     else:
         new_content = (content or "") + hint

@@ -22,7 +22,7 @@ from store.line_records import COMMON
 from store.records import PromptLesson, Requester
 from tests.harness.runs import until
 from tests.proxy.web.pages.test_pages import sign_in
-from trainer.launch import with_hint
+from trainer.launch import with_hint, without_lessons
 
 RECIPE = "How do I make a soup with leeks?"
 AGAIN = "Which soup is good with leeks and potatoes?"
@@ -182,9 +182,7 @@ async def test_what_is_captured_is_what_the_client_sent_and_it_trains_on_what_th
     found = await taught.store.completions.get(id)
     assert found is not None and b"ingredients" not in found.new.prompt[-1].body
     assert await taught.store.lessons.in_prompts([id]) == {id: [PromptLesson(lesson, WORDS)]}
-    line = run_folder.unrated_lines([found])[0]
-    seen = run_folder._with_lessons(line, [PromptLesson(lesson, WORDS)])["messages"]
-    assert seen == asked(taught) and line["messages"] == [{"role": "user", "content": AGAIN}]
+    assert run_folder.unrated_lines([found])[0]["messages"] == [{"role": "user", "content": AGAIN}]
     # The client goes on as if nothing had been added: it is the same conversation.
     assert await named(taught, AGAIN, "fake", "And how long?") == lesson
     assert asked(taught)[0] == {"role": "user", "content": AGAIN}
@@ -550,6 +548,9 @@ def user(content: Any) -> list[dict[str, Any]]:
         ("responses", "input", AGAIN),
         ("responses", "input", user([{"type": "input_text", "text": AGAIN}])),
         ("ollama", "messages", user(AGAIN)),
+        ("ollama", "messages", [{"role": "user", "content": AGAIN, "images": ["iVBORw0KGgo=", "iVBORw0KGgo="]}]),
+        ("ollama", "messages", [{"role": "user", "content": "", "images": ["iVBORw0KGgo="]}]),
+        ("ollama", "messages", [*user(RECIPE), {"role": "user", "images": ["iVBORw0KGgo="]}]),
     ],
 )
 def test_a_run_puts_lessons_where_they_were(dialect: str, member: str, messages: Any) -> None:
@@ -557,7 +558,31 @@ def test_a_run_puts_lessons_where_they_were(dialect: str, member: str, messages:
     body = {"model": "fake", "max_tokens": 9, member: messages}
     changes = members(form, body, [lesson])
     sent = form.parse({**body, member: json.loads(changes[member])}).messages
-    assert sent == with_hint(form.parse(body).messages, WORDS)
+    bare = form.parse(body).messages
+    assert sent == with_hint(bare, WORDS, is_in_text=form.has_one_text)
+    assert without_lessons(sent, [WORDS]) == bare
+
+
+@pytest.mark.parametrize(
+    ("path", "messages"),
+    [
+        ("/api/chat", [{"role": "user", "content": AGAIN, "images": ["iVBORw0KGgo="]}]),
+        ("/api/chat", [*user(AGAIN), {"role": "system", "content": "be kind"}]),
+        ("/v1/messages", user([TEXT, CLAUDE_PICTURE])),
+        ("/v1/chat/completions", user([TEXT, PICTURE])),
+    ],
+)
+async def test_a_run_rebuilds_the_prompt_that_was_sent(taught: Proxy, path: str, messages: Any) -> None:
+    lesson = await comment(taught)
+    body = {"model": "fake", "max_tokens": 9, "messages": messages, "stream": False}
+    async with taught.http.post(path, json=body) as response:
+        await response.read()
+        assert (response.status, response.headers[HEADER]) == (200, lesson)
+        id = response.headers["x-rl-completion-id"]
+    completion, lessons = await taught.store.completions.get(id), await taught.store.lessons.in_prompts([id])
+    assert completion is not None
+    line = run_folder._completion(completion, completion.new.prompt, lessons[id])
+    assert line["messages"] == asked(taught) and line["lessons"] == [WORDS]
 
 
 async def test_a_request_without_a_persons_words_names_no_lesson(taught: Proxy) -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from config.languages import every
+from scripts.bench.lessons.comments import comments
 from store.learning.lesson_scope import is_about_form
+from tests.store.learning.lesson_comments import FACTS, FORMS, LATER_FACTS, LATER_FORMS
 
 AUSTRALIA = "What is the capital of Australia?"
 FORM = {
@@ -59,3 +61,18 @@ def test_a_form_holds_for_every_question(comment):
 )
 def test_what_is_about_the_question_holds_for_its_topic(comment, question):
     assert not is_about_form(comment, question)
+
+
+def test_comments_on_form_are_told_from_facts_with_a_word_of_form():
+    assert all(is_about_form(comment, AUSTRALIA) for comment in (*FORMS, *LATER_FORMS))
+    assert sum(is_about_form(*fact) for fact in FACTS) <= 10, "36 of 38 before claims were known"
+    assert sum(is_about_form(*fact) for fact in LATER_FACTS) <= 2, "15 of 15 before"
+
+
+@pytest.mark.parametrize("comment", comments().values(), ids=lambda comment: comment.name)
+def test_the_measured_comments_hold_for_every_question(comment):
+    assert is_about_form(comment.text, AUSTRALIA)
+    questions = (*comment.rated_questions, *comment.held_out)
+    assert (
+        sum(is_about_form(comment.text, question) for question in questions) >= len(questions) - 5
+    )  # that share a word with it

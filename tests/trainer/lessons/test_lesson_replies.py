@@ -33,6 +33,22 @@ def test_without_lessons_the_messages_are_as_their_client_sent_them(content):
     assert without_lessons(with_it, []) is None
 
 
+def test_lessons_before_a_later_system_text_are_taken_out():
+    content = with_hint([{"role": "user", "content": "one"}], WORDS)[0]["content"]
+    without = without_lessons([{"role": "user", "content": f"{content}\n\nbe kind"}], [WORDS])
+    assert without == [{"role": "user", "content": "one\n\nbe kind"}]
+    assert without_lessons([{"role": "user", "content": f"{content}, please"}], [WORDS]) is None
+
+
+@pytest.mark.parametrize("text", ["one", ""])
+def test_lessons_in_the_one_text_before_pictures_are_taken_out(text):
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    messages = [{"role": "user", "content": [{"type": "text", "text": text}, picture] if text else [picture]}]
+    with_it = with_hint(messages, WORDS, is_in_text=True)
+    assert with_it[0]["content"][-1] == picture and without_lessons(with_it, [WORDS]) == messages
+    assert without_lessons(messages, [WORDS]) is None
+
+
 def test_a_comment_that_was_in_its_prompt_is_not_said_twice():
     line = {"comment": WORDS, "reward": -1.0}
     assert teacher_words(line) is not None
