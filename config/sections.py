@@ -365,8 +365,8 @@ class Gate(Section):
 
 
 class Judge(Section):
-    mode: Literal["off", "shadow", "on", "hindsight"] = "off"
-    """Labels by a model of what people say next: none, only shown, or to train once trusted; hindsight: no judge."""
+    mode: Literal["off", "shadow", "on"] = "off"
+    """Labels by a model of what people say next: none, only shown, or to train once trusted."""
     url: Url = ""
     """Address of its server, any that speaks OpenAI's chat completions; empty asks the backend's base model, weakly."""
     model: str = ""
@@ -379,8 +379,6 @@ class Judge(Section):
     """Tokens that it may cost in a day, questions and answers together; then it goes on tomorrow."""
     hours: tuple[Hours, ...] = ()
     """Local times in which it is asked, as train.hours; empty is always."""
-    small_models: bool = False
-    """Hindsight on a model of less than 3 B parameters, which reads follow-ups badly."""
     max_share: float = Field(default=0.5, gt=0, le=1)
     """Most of a run with people's ratings that may be its own, by weight; a run without any is the judge's alone."""
 

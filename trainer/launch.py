@@ -49,7 +49,7 @@ from trainer.lessons.prompts import (
     join_lessons,
     lessons_of,
     neutral,
-    teacher_words,
+    teacher_comment,
     with_calls,
     with_hint,
     without_lessons,
@@ -110,14 +110,13 @@ __all__ = [
     "neutral",
     "open_log",
     "out_of_reach",
-    "parameters",
     "partial_path",
     "picture_refusal",
     "rounds_products",
     "run_seconds",
     "sealing_lacks",
     "standing",
-    "teacher_words",
+    "teacher_comment",
     "verify_adapter",
     "with_calls",
     "with_hint",
@@ -255,15 +254,6 @@ def adapter_layers(
     except AdapterError:
         raise
     except (ImportError, OSError, ValueError, KeyError, TypeError):  # the run itself says what is wrong with them
-        return None
-
-
-def parameters(weights: str | None) -> int | None:
-    """How many parameters the model of these weights has; None where they are not on this machine, or do not say."""
-    try:
-        folder = local(weights) if weights else None
-        return None if folder is None else model_info.read(folder).total
-    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -309,8 +309,7 @@ def _teaching(run: RunContext, read: RunSamples, lessons: Lessons) -> list[Lesso
         if lesson.keep.any() and lessons.outcomes[lesson.sample.rating].cause is None
     ]
     contrast = ratings.contrast(passed)
-    compares_nothing = trajectories.are_episodes(passed) or any(s.hindsight is not None for s in passed)
-    if not contrast.ok and not compares_nothing and not any(lesson.taught for lesson in teaching):
+    if not contrast.ok and not trajectories.are_episodes(passed) and not any(lesson.taught for lesson in teaching):
         run.record(gate=run.result["gate"] | {"contrast": contrast.json()})
         causes = acceptance.count_causes(outcomes, "the same")
         raise NothingToLearn(f"Nothing to compare in {len(outcomes)} samples: {causes}.")
@@ -426,7 +425,7 @@ def _save(policy: Policy, lessons: Lessons, folder: Path) -> None:
 
 def _move_baselines(run: RunContext, plan: Plan, new: Sequence[Sample]) -> None:
     spec, decay = run.spec, plan.preset.ema_decay
-    rewards = [s.reward for s in new if s.episode is None and s.hindsight is None and not s.labelled]
+    rewards = [s.reward for s in new if s.episode is None and not s.labelled]
     outcomes = list({s.episode.episode: s.reward for s in new if s.episode is not None}.values())
     run.record(
         baseline_after=round(mis_po.ema(spec.baseline, rewards, decay), 9),

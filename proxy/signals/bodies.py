@@ -70,7 +70,7 @@ class JudgeCost(TypedDict):
 
 
 class JudgeBrief(TypedDict):
-    mode: Literal["off", "shadow", "on", "hindsight"]
+    mode: Literal["off", "shadow", "on"]
     model: str
     cost: JudgeCost
     waits_for: str | None
@@ -98,7 +98,7 @@ class Rescored(TypedDict):
 
 
 class JudgeReport(TypedDict):
-    mode: Literal["off", "shadow", "on", "hindsight"]
+    mode: Literal["off", "shadow", "on"]
     model: str | None
     url: str | None
     votes: int

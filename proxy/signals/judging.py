@@ -26,16 +26,15 @@ from proxy.core.events import Events
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.signals import rules
 from proxy.signals.answer_check import AnswerFlagger
-from proxy.signals.bodies import JudgeBrief, JudgeCost, JudgeReport, OneJudge, OwnReport, SharedTurn
+from proxy.signals.bodies import JudgeBrief, JudgeReport, OneJudge, OwnReport, SharedTurn
 from proxy.signals.follower import Follower
-from proxy.signals.hindsight import CONFIG, SAID_LABEL, Hindsight
-from proxy.signals.judge_queue import UNJUDGED, JudgeQueue, day_of, turn_of
+from proxy.signals.judge_queue import JudgeQueue
 from proxy.signals.judge_server import JudgeServer
 from proxy.signals.own import WEIGHT, OwnSignals
 from proxy.signals.trust import WINDOW, Trust, trust
 from store.copies import export
 from store.errors import StoreError
-from store.learning.labels import HINDSIGHT, OWN_CODE, RULES_CONFIG, WENT_ON, TrustedJudge
+from store.learning.labels import OWN_CODE, RULES_CONFIG, WENT_ON, TrustedJudge
 from store.learning.signals import ASK, OwnScore
 from store.records import SharedJudgement
 from store.store import Store
@@ -57,7 +56,6 @@ class SignalSources(NamedTuple):
 
     follower: Follower
     own_signals: OwnSignals
-    hindsight: Hindsight
     answer_check: AnswerFlagger
 
 
@@ -77,7 +75,7 @@ class JudgingLoop:
         self.server = JudgeServer(settings, store, backend)
         self._redactor = redactor
         self._events = events
-        self._follower, self._own_signals, self._hindsight, self._answer_check = sources
+        self._follower, self._own_signals, self._answer_check = sources
         self._own_hash = ""  # of the user's own code as it last ran
         self.own_problem: str | None = None
         self._now = now
@@ -100,15 +98,10 @@ class JudgingLoop:
 
     async def blocking_reason(self) -> str | None:
         """Why no turn is judged now."""
-        return self._hindsight.blocking_reason() if self._hindsight.on else await self._judge_queue.blocking_reason()
+        return await self._judge_queue.blocking_reason()
 
     def statement(self) -> str:
         """The notice that a person should read before it is enabled."""
-        if self._hindsight.on:
-            return (
-                "No judge is asked and nothing leaves this machine. What people say next trains the answer before it, "
-                "with no label between: how well that agrees with people is not measured."
-            )
         return self.server.statement()
 
     async def accept(self, actor: str) -> None:
@@ -162,11 +155,10 @@ class JudgingLoop:
         if self._own_signals.on:
             await self._store.signals.begin_scoring()  # before the step: what it finds is new
         followed_count = await self._follower.step()
-        has_stored = await self._label_hindsight()
         scored = await self._score_own()
         checked = await self._answer_check.step()
-        await self._settle_if(has_stored or scored or (bool(followed_count) and self._settings.mode == "on"))
-        return bool(followed_count) or has_stored or scored or checked
+        await self._settle_if(scored or (bool(followed_count) and self._settings.mode == "on"))
+        return bool(followed_count) or scored or checked
 
     async def ask(self) -> bool:
         """Ask the judge about one turn; whether it answered. Raises StoreError."""
@@ -185,28 +177,6 @@ class JudgingLoop:
         except BaseException:
             self._unsettled = True
             raise
-
-    async def _label_hindsight(self) -> bool:
-        """With no judge, what was said next is all there is to train on; whether there was any."""
-        if not self._hindsight.on or self._hindsight.blocking_reason() is not None:
-            return False
-        waiting = await self._store.signals.waiting(BATCH_SIZE)
-        for signal in waiting:
-            if (turn := await turn_of(self._store, self._redactor, signal)) is None:
-                await self._store.signals.drop(signal.seq, UNJUDGED)
-                continue
-            await self._store.signals.label(
-                signal.seq,
-                judge=HINDSIGHT,
-                config=CONFIG,
-                name=SAID_LABEL,
-                value=0.0,
-                hint=turn.follow_up,
-                reason="no judge: the words themselves train",
-                tokens=0,
-                day=day_of(self._now()),
-            )
-        return bool(waiting)
 
     async def _score_own(self) -> bool:
         """The user's own code, a few turns at once; whether there are more."""
@@ -287,7 +257,6 @@ class JudgingLoop:
                 trusted.append(TrustedJudge(judge, config, weights, pairs=ranks))
             if self._own_signals.on and self._own_hash:
                 trusted.append(TrustedJudge(OWN_CODE, self._own_hash, {"bad": WEIGHT, "good": WEIGHT}))
-            trusted += self._hindsight.trusted()
             added, removed = await self._store.signals.apply(trusted)
             await self._say({judge: how for judge, (_, how) in trust_by_judge.items()}, trusted)
             if added:
@@ -377,12 +346,6 @@ class JudgingLoop:
 
     async def brief(self) -> JudgeBrief | None:
         """For the status; None where it is off."""
-        if self._hindsight.on:
-            waits = self._hindsight.blocking_reason()
-            cost: JudgeCost = {"today": 0, "all": 0, "daily": self._settings.daily_tokens}
-            line = "hindsight, experimental: what people say next trains with no judge"
-            text = f"{line}; {waits}" if waits else line
-            return {"mode": "hindsight", "model": HINDSIGHT, "cost": cost, "waits_for": waits, "line": text}
         if not self.asks:
             return None
         agreement, waits = await self.trust(self.server.name, self.server.config), await self.blocking_reason()

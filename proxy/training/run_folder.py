@@ -30,7 +30,6 @@ from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.file import conversion
 from store.learning.episode_groups import RunTurn
-from store.learning.labels import HINDSIGHT, rater_of
 from store.learning.opinion import Moments
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
@@ -415,26 +414,22 @@ def _sample(
     group: Sequence[RunSample], train: Train, moments: Moments, split: str, lessons: Sequence[PromptLesson]
 ) -> dict[str, Any]:
     completion = group[0].completion
-    # What was said next has no value: it trains where nobody has given the answer one.
-    said_next = [sample.rating for sample in group if sample.rating.rater == rater_of(HINDSIGHT)]
-    valued = [sample.rating for sample in group if sample.rating.rater != rater_of(HINDSIGHT)]
     combined = worth(
-        valued or said_next,
-        [rating for rating in completion.ratings if valued and rating.rater != rater_of(HINDSIGHT)],
+        [sample.rating for sample in group],
+        completion.ratings,
         scheme=train.rewards,
         raters=train.raters,
         moments=moments,
     )
     return {
         "rating": combined.ratings[0],
-        "ratings": [*combined.ratings, *(rating.id for rating in said_next if valued)],
+        "ratings": [*combined.ratings],
         "split": split,
         "reward": combined.reward,
         "weight": combined.weight,
         "human": any(sample.rating.human for sample in group),
         "followed": any(sample.rating.source == JUDGED for sample in group),
-        "comment": combined.comment if valued else None,
-        "hindsight": None if valued else combined.comment,
+        "comment": combined.comment,
         # Nobody should learn to say what stands in a secret's place.
         "correction": None if was_redacted(combined.correction) else combined.correction,
         **_completion(completion, group[0].messages, lessons),

@@ -20,7 +20,7 @@ from proxy.backends.base import Backend, Prompt, RenderedPrompt
 from proxy.core.errors import BackendBroke
 from proxy.dialects import CHAT
 from store.records import Completion
-from trainer.launch import lessons_of, neutral, teacher_words, with_calls, with_hint, without_lessons
+from trainer.launch import lessons_of, neutral, teacher_comment, with_calls, with_hint, without_lessons
 
 log = structlog.get_logger()
 
@@ -81,7 +81,8 @@ def _of(line: dict[str, Any], completion: Completion) -> Iterator[_PromptQuery]:
         yield _PromptQuery(prompt, line, "served")
         if (reply := line.get("reply")) is not None:
             yield _PromptQuery(replace(prompt, messages=with_calls(prompt.messages, reply)), line, "served_reply")
-    if (words := teacher_words(line)) is not None and (chat := with_hint(prompt.messages, *words)) is not None:
+    comment = teacher_comment(line)
+    if comment is not None and (chat := with_hint(prompt.messages, comment)) is not None:
         yield _PromptQuery(replace(prompt, messages=chat), line, "hinted")
     if (bare := without_lessons(prompt.messages, lessons_of(line))) is not None:
         yield _PromptQuery(replace(prompt, messages=bare), line, "bare")

@@ -16,7 +16,6 @@ from proxy.checks.candidate import CandidateChecks
 from proxy.core.errors import ProxyError
 from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
-from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
 from proxy.signals.own import OwnSignals
 from proxy.training.admin_acts import AdminActs
@@ -94,7 +93,6 @@ class Training:
         sources = SignalSources(
             Follower(store, services.screen),
             OwnSignals(settings.signals),
-            Hindsight(settings.judge, self.preconditions.weights),
             AnswerFlagger(settings.signals, store),
         )
         self.judging = JudgingLoop(settings.judge, store, backend, services.redactor, events, sources)

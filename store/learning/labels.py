@@ -18,19 +18,17 @@ from store.records import NewRating
 RULES: Final = "rules"
 RULES_CONFIG: Final = ""  # rules have no prompts
 OWN_CODE: Final = "own"
-HINDSIGHT: Final = "hindsight"  # in place of a judge's name: what was said trains, and nobody says what it means
-NEXT: Final = "next"  # its side, neither good nor bad
 WENT_ON: Final = "went on"  # the side of answers that a person had words after, and none against
 
-_TO_RATE: Final = f"""SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
+_TO_RATE: Final = """SELECT s.completion_id, total(DISTINCT s.value) AS value, max(s.hint) AS hint,
 json_group_array(s.seq) AS signals FROM signals s CROSS JOIN completions c ON c.id = s.completion_id AND c.turn = 'main'
-WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND (s.value <> 0 OR s.judge = '{HINDSIGHT}')
+WHERE s.state = 'labelled' AND s.judge = :judge AND s.config = :config AND s.value <> 0
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = s.completion_id AND r.live = 1
     AND (r.human = 1 OR r.rater = :rater))
 AND NOT EXISTS (SELECT 1 FROM ratings r CROSS JOIN run_samples t ON t.rating_id = r.id
     CROSS JOIN runs u ON u.id = t.run_id
     WHERE r.completion_id = s.completion_id AND r.rater = :rater AND u.status IN ('claimed', 'running', 'done'))
-GROUP BY s.completion_id"""  # noqa: S608
+GROUP BY s.completion_id"""
 # A person typed something after it that is not about it. An answer to a complaint has the complaint before it: beside
 # others it would show what an answer after a complaint looks like, and not what a good one does.
 _WENT_ON: Final = """SELECT s.completion_id, json_group_array(s.seq) AS signals FROM signals s
@@ -75,9 +73,7 @@ def apply(db: sqlite3.Connection, trusted: Sequence[TrustedJudge]) -> tuple[int,
     holds = {(rater_of(judge.judge), judge.config, side) for judge in trusted for side in judge.weights}
     # Of thanks alone no judge was asked.
     holds |= {(rater_of(judge.judge), RULES_CONFIG, WENT_ON) for judge in trusted if WENT_ON in judge.weights}
-    retracted = {
-        row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"], row["rater"])) not in holds
-    }
+    retracted = {row["id"] for row in standing if (row["rater"], row["config"], _side(row["value"])) not in holds}
     retracted |= {*judged_pairs.broken(db), *_contradicted(db)}
     for id in retracted:
         ratings.retract(db, id)
@@ -96,7 +92,7 @@ def _rate(db: sqlite3.Connection, trusted: TrustedJudge) -> int:
     rater, count = rater_of(trusted.judge), 0
     rows = db.execute(_TO_RATE, {"judge": trusted.judge, "config": trusted.config, "rater": rater}).fetchall()
     for row in rows:
-        weight = trusted.weights.get(_side(row["value"], rater), 0.0)
+        weight = trusted.weights.get(_side(row["value"]), 0.0)
         if not weight:
             continue
         hint = row["hint"] if row["value"] <= 0 else None
@@ -145,10 +141,10 @@ def _contradicted(db: sqlite3.Connection) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def _side(value: float, rater: str = "") -> str:
+def _side(value: float) -> str:
     if value:
         return "bad" if value < 0 else "good"
-    return NEXT if rater == rater_of(HINDSIGHT) else WENT_ON
+    return WENT_ON
 
 
 def rater_of(judge: str) -> str:

@@ -43,10 +43,9 @@ def rating_advantages(
     spec: RunSpec, preset: Preset, samples: Sequence[Sample]
 ) -> tuple[dict[str, float], dict[str, Flag]]:
     """A of each rating alone; and the flaw of those that were liked though empty or looping: their A is 0."""
-    rated = [s for s in samples if s.hindsight is None]
-    raw = dict(zip((s.rating for s in rated), _raw_advantages(spec, preset, rated), strict=True))
-    flawed = {s.rating: s.flaw for s in rated if s.flaw and raw[s.rating] > 0}
-    return {s.rating: 0.0 if s.rating in flawed else raw.get(s.rating, 0.0) for s in samples}, flawed
+    raw = dict(zip((s.rating for s in samples), _raw_advantages(spec, preset, samples), strict=True))
+    flawed = {s.rating: s.flaw for s in samples if s.flaw and raw[s.rating] > 0}
+    return {rating: 0.0 if rating in flawed else value for rating, value in raw.items()}, flawed
 
 
 def _raw_advantages(spec: RunSpec, preset: Preset, samples: Sequence[Sample]) -> list[float]:

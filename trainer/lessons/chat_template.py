@@ -15,7 +15,7 @@ from typing import Any
 
 from trainer.lessons.captured_tokens import KnownTokens, Vocabulary, read_tokens
 from trainer.lessons.line_members import BadLine, ids_in, pictures_in
-from trainer.lessons.prompts import lessons_of, neutral, teacher_words, with_calls
+from trainer.lessons.prompts import lessons_of, neutral, teacher_comment, with_calls
 from trainer.lessons.rendering import (
     AS_IS,
     PINNED,
@@ -156,7 +156,7 @@ class Template:
 
     def hinted(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
         """A line's prompt with what its teacher is told, as the server renders it."""
-        return self._readable(line.get("hinted"), line.get("messages") or ()) if teacher_words(line) else None
+        return self._readable(line.get("hinted"), line.get("messages") or ()) if teacher_comment(line) else None
 
     def bare(self, line: Mapping[str, Any]) -> tuple[int, ...] | None:
         """A line's prompt without its lessons, as the server renders it."""

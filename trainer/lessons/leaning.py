@@ -80,7 +80,7 @@ def leaning_targets(
 def _is_uniform(samples: Sequence[Sample]) -> bool:
     """Tell whether people's thumbs of one weight, each on a conversation of its own, are all that there is. Where two
     replies are of one conversation, the second one's prompt has the first, and would lean with it."""
-    is_personal = all(s.human and not s.labelled and s.hindsight is None and s.correction is None for s in samples)
+    is_personal = all(s.human and not s.labelled and s.correction is None for s in samples)
     conversations = {critic.conversation(s) for s in samples}
     is_uniform = len(conversations) == len(samples) and len({s.weight for s in samples}) == 1
     return is_personal and is_uniform and not any(map(teacher.comment_of, samples))

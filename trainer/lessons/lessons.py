@@ -22,7 +22,6 @@ from trainer.lessons import (
     advantages,
     anchor,
     critic,
-    hindsight,
     leaning,
     pairs,
     reply_checks,
@@ -281,9 +280,6 @@ def push(context: LessonContext, scores: Scores) -> Pushes:
             values, preset, scores.samples, targets, scorer, progress, reading=reading
         )
         pushed = advantages.token_advantages(values, preset, scores.samples, targets, scorer, progress, reading=reading)
-        if not context.objective.is_foreign:
-            by_message = hindsight.hindsight_advantages(preset, context.template, scores.samples, scorer, progress)
-            pushed = pushed._replace(values={**pushed.values, **by_message})
     anchors = anchor.make_anchors(preset, samples, pushed, scorer)
     taught = targets.distributions if preset.match == "distribution" else {}
     teachers = {**taught, **leaning_targets}

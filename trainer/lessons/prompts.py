@@ -1,4 +1,4 @@
-"""Prompts that a run makes itself: with a comment or with what was said next, and the gate's ordinary questions.
+"""Prompts that a run makes itself: with a comment, and the gate's ordinary questions.
 
 Owns their form; the questions' text is config.languages'. The proxy has them rendered by the server that the model runs
 on; `trainer.launch` hands them over. So this module is free of numpy and torch. Not here: how a prompt becomes tokens
@@ -13,8 +13,6 @@ from typing import Any, Final
 from config.languages import gate_questions
 
 HINT: Final = "\n\n[user's hint / instruction]\n{hint}"
-# What the person said after the answer, as a block of its own before it: arXiv 2603.12273 (hindsight).
-HINDSIGHT: Final = "\n\n[what the user said after the answer to this]\n{hint}"
 CALL_RESULT: Final = "ok"  # of a tool, in a prompt that is rendered for the call before it
 # Ordinary questions, none about anybody's taste. A well model of any size answers them in some sentences.
 NEUTRAL: Final = gate_questions()
@@ -96,13 +94,10 @@ def _parts_without(parts: Sequence[Any], words: str) -> list[Any] | None:
     return [{**parts[0], "text": own_text}, *parts[1:]] if own_text else [*parts[1:]]
 
 
-def teacher_words(line: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The words that a teacher is told besides, and their form: a comment of a line of samples.jsonl, or what was said
-    next. None for a comment that its prompt had as a lesson."""
-    if (comment := comment_of(line)) is not None:
-        return None if comment in lessons_of(line) else (comment, HINT)
-    next_message = line.get("hindsight")
-    return (next_message.strip(), HINDSIGHT) if isinstance(next_message, str) and next_message.strip() else None
+def teacher_comment(line: Mapping[str, Any]) -> str | None:
+    """The comment of a line of samples.jsonl that a teacher is told. None for one that its prompt had as a lesson."""
+    comment = comment_of(line)
+    return None if comment in lessons_of(line) else comment
 
 
 def with_hint(

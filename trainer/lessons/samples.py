@@ -72,7 +72,6 @@ class Sample:
     template_kwargs: dict[str, Any] | None = None  # what the chat template was given besides
     comment: str | None = None  # None also where only spaces were said
     correction: str | None = None
-    hindsight: str | None = None  # what was said next, which alone says what the reply was worth
     followed: bool = False  # no person rated it, and one went on from it: where it stopped was seen
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
@@ -99,7 +98,7 @@ class Sample:
     @property
     def labelled(self) -> bool:
         """By a judge, from what was said next: below 0 what is bad, 0 what a person went on from."""
-        return self.followed and not self.human and self.hindsight is None
+        return self.followed and not self.human
 
     @property
     def opinion(self) -> bool:
@@ -228,7 +227,6 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         template_kwargs=_template_kwargs(line),
         comment=text_in(line, "comment"),
         correction=text_in(line, "correction"),
-        hindsight=text_in(line, "hindsight"),
         flags=flags,
         replayed=line.get("split") == "replay",
         prompt_by=source,
@@ -249,7 +247,7 @@ def _shorten(sample: Sample, template: Template, max_seq_len: int) -> Sample:
     What was captured is of another prompt than the one that trains, so ℓ_β is recomputed under the version that wrote
     the reply. `captured` stays: a token that hangs on what was left out is not to be learned without it (lessons).
     """
-    reply_tokens, hint_text = len(sample.tokens.reply), sample.comment if sample.reward < 0 else sample.hindsight
+    reply_tokens, hint_text = len(sample.tokens.reply), sample.comment if sample.reward < 0 else None
     hint_tokens = len(template.reply(hint_text, ended=False)) + HINT_TOKENS if hint_text else 0
     correction_tokens = len(template.reply(sample.correction, ended=True)) if sample.correction else 0
 

@@ -160,9 +160,9 @@ def _corrections(preset: Preset, template: Template, samples: Sequence[Sample], 
     return imitations
 
 
-def hint(messages: Sequence[dict[str, Any]], comment: str, form: str = HINT) -> list[dict[str, Any]]:
+def hint(messages: Sequence[dict[str, Any]], comment: str) -> list[dict[str, Any]]:
     """Put the comment after the last user message. Raises BadLine where there is none."""
-    hinted = with_hint(messages, comment, form)
+    hinted = with_hint(messages, comment)
     if hinted is None:
         raise BadLine("no user message to put the comment after")
     return hinted

@@ -24,7 +24,6 @@ from proxy.core.events import Events
 from proxy.signals import rules
 from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
-from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
 from proxy.signals.own import OwnSignals
 from proxy.signals.trust import MOST_WEIGHT, Agreement, Trust
@@ -61,7 +60,6 @@ class Home:
             SignalSources(
                 Follower(store, AnswerOnScreen(store, redactor, AnswersInProgress())),
                 OwnSignals(Signals()),
-                Hindsight(settings, lambda: None),
                 AnswerFlagger(Signals(), store),
             ),
             now=datetime.now,

@@ -21,7 +21,6 @@ from proxy.conversation.underway import AnswersInProgress
 from proxy.core.events import Events
 from proxy.signals.answer_check import AnswerFlagger
 from proxy.signals.follower import Follower
-from proxy.signals.hindsight import Hindsight
 from proxy.signals.judging import JudgingLoop, SignalSources
 from proxy.signals.own import OwnSignals
 from proxy.signals.trust import UNSEEN
@@ -46,7 +45,6 @@ def judging(store: Store, judge: FakeJudge | None, own: OwnSignals | None = None
         SignalSources(
             Follower(store, AnswerOnScreen(store, Redactor(Redaction()), AnswersInProgress())),
             own or OwnSignals(Signals()),
-            Hindsight(Judge(**(defaults | settings)), lambda: None),
             AnswerFlagger(Signals(), store),
         ),
         now=lambda: datetime(2026, 11, 24, 12, 0),

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from scripts.harness.records import claim, put, rating
-from store.learning.labels import HINDSIGHT, RULES_CONFIG, WENT_ON, TrustedJudge
-from store.records import NewSignal
+from store.learning.labels import RULES_CONFIG, WENT_ON, TrustedJudge
+from store.learning.ratings import JUDGED
+from store.records import NewRating, NewSignal
 from store.store import Store
 
 TRUSTED = TrustedJudge("rule", "1", {"bad": 0.5, WENT_ON: 0.4})
@@ -125,15 +126,12 @@ async def test_a_person_takes_its_place_and_a_complaint_takes_it_back(store: Sto
     assert "fine" not in found and 0.0 not in {value for value, _ in found.values()}
 
 
-async def test_what_was_said_next_is_another_side(store: Store) -> None:
+async def test_what_a_removed_judge_rated_is_taken_back(store: Store) -> None:
+    """Hindsight rated answers 0, with what was said next as its comment, and is gone."""
     await put(store, "a")
-    await store.signals.add(NewSignal("a", "message", "no, shorter"))
-    (waiting,) = await store.signals.waiting(1)
-    await store.signals.label(
-        waiting.seq, judge=HINDSIGHT, config="h", name="said", value=0.0, hint="no", reason="", tokens=0, day="today"
+    await store.ratings.rate(
+        NewRating("a", "judge:hindsight", 0.0, comment="no, shorter", weight=0.5, source=JUDGED, human=False)
     )
-    assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (1, 0)
-    assert await store.signals.apply([TrustedJudge(HINDSIGHT, "h", {"next": 0.5})]) == (0, 0)
     assert await store.signals.apply([TrustedJudge("rules", RULES_CONFIG, {"bad": 0.5, WENT_ON: 0.5})]) == (0, 1)
 
 

@@ -6,7 +6,7 @@ from tests.harness import tiny
 from tests.trainer.lessons.test_teacher import load, prepare
 from trainer.lessons import teacher
 from trainer.lessons.chat_template import Template
-from trainer.lessons.prompts import teacher_words, with_hint, without_lessons
+from trainer.lessons.prompts import teacher_comment, with_hint, without_lessons
 
 WORDS = "use bullets"
 
@@ -51,9 +51,9 @@ def test_lessons_in_the_one_text_before_pictures_are_taken_out(text):
 
 def test_a_comment_that_was_in_its_prompt_is_not_said_twice():
     line = {"comment": WORDS, "reward": -1.0}
-    assert teacher_words(line) is not None
-    assert teacher_words(line | {"lessons": [WORDS]}) is None
-    assert teacher_words(line | {"lessons": ["shorter"]}) is not None
+    assert teacher_comment(line) is not None
+    assert teacher_comment(line | {"lessons": [WORDS]}) is None
+    assert teacher_comment(line | {"lessons": ["shorter"]}) is not None
 
 
 def test_a_liked_reply_to_a_prompt_with_a_lesson_is_taught_without_it(tmp_path, model, lines, policy):
