@@ -65,11 +65,11 @@ async def rank_all(url: str, model: str, groups: list[RankedGroup], dice: random
         for group in groups:
             # The product shuffles by the ids; here those say which answer is better.
             neutral = {id: f"{dice.random():.6f}" for id, _ in group.answers}
-            shown = group._replace(answers=tuple((neutral[id], text) for id, text in group.answers))
-            ranked = await ranking.rank(judge, shown, keep=str)
+            masked = group._replace(answers=tuple((neutral[id], text) for id, text in group.answers))
+            ranked = await ranking.rank(judge, masked, keep=str)
             tokens += ranked.tokens
             best = ranked.pairs[0][0] if ranked.pairs else None
-            winner = next((id for id, shown_id in neutral.items() if shown_id == best), None)
+            winner = next((id for id, masked_id in neutral.items() if masked_id == best), None)
             outcomes[winner or f"{NO_PAIR}: {ranked.reason}"] += 1
             print(f"{sum(outcomes.values())} of {len(groups)}: {winner or ranked.reason}", flush=True)
     return outcomes, tokens
