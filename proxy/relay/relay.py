@@ -311,8 +311,8 @@ class Relay:
             sent = outgoing
             if taught:
                 sent = await off_loop(context.weight, _taught, context.dialect, outgoing, taught)
-            if sent is outgoing:  # no message to put them after
-                taught = tuple(lesson for lesson in taught if lesson.left_out)
+                if sent is outgoing:  # no message to put them after
+                    taught = tuple(lesson for lesson in taught if lesson.left_out)
             row = RequestRow(parts, self._side_turns, context, outgoing, taught)
             exchange = Exchange(parts, context, sent, row.make, taught)
             if outgoing.parsed.unreadable is not None:
