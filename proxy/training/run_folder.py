@@ -423,7 +423,7 @@ def _sample(
     )
     return {
         "rating": combined.ratings[0],
-        "ratings": [*combined.ratings],
+        "ratings": list(combined.ratings),
         "split": split,
         "reward": combined.reward,
         "weight": combined.weight,

@@ -37,7 +37,7 @@ from trainer.languages import language_shares
 from trainer.lessons.batch import score
 from trainer.lessons.chat_template import Template
 from trainer.lessons.degenerate import is_looping, repeated_share
-from trainer.lessons.prompts import HINT, with_hint
+from trainer.lessons.prompts import HINT
 from trainer.mis_po import Terms
 from trainer.policy import packing
 from trainer.policy.packing import Tokens
@@ -247,8 +247,9 @@ def headers(bench: Bench) -> dict[str, Any]:
         sentences = [bench.template.reply(text.rstrip(".") + ".", ended=True) for text in first[:20]]
         talks = [[{"role": "user", "content": text}] for text in questions]
         means = {}
-        for name, form in (("none", None), ("English", HINT), ("own", HEADERS[code])):
-            chats = talks if form is None else [with_hint(talk, comment, form) or talk for talk in talks]
+        for name, form in (("none", ""), ("English", HINT), ("own", HEADERS[code])):
+            words = form.format(hint=comment)
+            chats = [[{**message, "content": message["content"] + words} for message in talk] for talk in talks]
             rendered = [bench.template.prompt(chat) for chat in chats]
             with bench.policy.wearing(None):
                 scored = score(bench.policy, [Tokens(p, w) for p, w in zip(rendered, sentences, strict=True)])

@@ -101,9 +101,9 @@ def teacher_comment(line: Mapping[str, Any]) -> str | None:
 
 
 def with_hint(
-    messages: Sequence[Mapping[str, Any]], comment: str, form: str = HINT, *, is_in_text: bool = False
+    messages: Sequence[Mapping[str, Any]], comment: str, *, is_in_text: bool = False
 ) -> list[dict[str, Any]] | None:
-    """The same messages with the comment after the last user message; None where there is no such message.
+    """Put the comment after the last user message, in a copy of the messages. None where there is no such message.
 
     `is_in_text`: within the text before the pictures, for a format in which a message has one text (Ollama's).
     """
@@ -112,7 +112,7 @@ def with_hint(
             break
     else:
         return None
-    content, hint = messages[index].get("content"), form.format(hint=comment)
+    content, hint = messages[index].get("content"), HINT.format(hint=comment)
     new_content: Any
     if isinstance(content, list) and is_in_text:
         has_text = bool(content) and content[0].get("type") == "text"
