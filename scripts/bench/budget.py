@@ -74,7 +74,7 @@ class Sampler:
 
     def __init__(self) -> None:
         self._used: dict[int, float] = {}
-        self._found: dict[tuple[str, str, str, str], float] = defaultdict(float)
+        self._seconds: dict[tuple[str, str, str, str], float] = defaultdict(float)
         self._began = 0.0
 
     def start(self) -> None:
@@ -84,11 +84,11 @@ class Sampler:
         signal.signal(signal.SIGUSR2, self._dump)
 
     def _reset(self, number: int, frame: FrameType | None) -> None:
-        self._found.clear()
+        self._seconds.clear()
         self._began = time.process_time()
 
     def _dump(self, number: int, frame: FrameType | None) -> None:
-        rows = [[*key, seconds] for key, seconds in self._found.items()]
+        rows = [[*key, seconds] for key, seconds in self._seconds.items()]
         target = Path(os.environ["BUDGET_FILE"])
         half = target.with_suffix(".half")
         half.write_text(json.dumps({"cpu_s": time.process_time() - self._began, "rows": rows}))
@@ -105,10 +105,10 @@ class Sampler:
             if thread.ident is None:
                 continue
             used = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
-            more, self._used[thread.ident] = used - self._used.get(thread.ident, 0.0), used
-            at = frame if thread.ident == main else frames.get(thread.ident)
-            if more > 0 and at is not None:
-                self._found[(thread.name, *_place(at))] += more
+            added, self._used[thread.ident] = used - self._used.get(thread.ident, 0.0), used
+            innermost = frame if thread.ident == main else frames.get(thread.ident)
+            if added > 0 and innermost is not None:
+                self._seconds[(thread.name, *_place(innermost))] += added
 
 
 def _place(frame: FrameType) -> tuple[str, str, str]:
@@ -118,12 +118,12 @@ def _place(frame: FrameType) -> tuple[str, str, str]:
     kind = "own" if module.partition(".")[0] in OURS else "library"
     if (Path(frame.f_code.co_filename).name, frame.f_code.co_name) in _KERNEL:
         kind = "kernel"
-    at: FrameType | None = frame
-    while at is not None:
-        name = str(at.f_globals.get("__name__", ""))
+    current: FrameType | None = frame
+    while current is not None:
+        name = str(current.f_globals.get("__name__", ""))
         if name.partition(".")[0] in OURS and name not in ("proxy.server", "proxy.cli.main"):
-            return f"{name}:{at.f_code.co_qualname}", leaf, kind
-        at = at.f_back
+            return f"{name}:{current.f_code.co_qualname}", leaf, kind
+        current = current.f_back
     return "", leaf, kind
 
 
@@ -179,25 +179,25 @@ def sample(client: Any, shape: Any, target: Any, file: Path, seconds: float) -> 
     client.load(shape, target, 0.3)
     file.unlink(missing_ok=True)
     target.process.send_signal(signal.SIGUSR1)
-    found = client.load(shape, target, seconds)
+    load = client.load(shape, target, seconds)
     target.process.send_signal(signal.SIGUSR2)
     targets.wait_for(target.process, file.exists)
-    return {**json.loads(file.read_text()), "answers": found["answers"], "failed": found["failed"]}
+    return {**json.loads(file.read_text()), "answers": load["answers"], "failed": load["failed"]}
 
 
-def sheet(found: dict[str, Any]) -> dict[str, dict[str, float]]:
+def sheet(figures: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Microseconds an answer, by step and by whose code."""
-    made: dict[str, dict[str, float]] = {name: defaultdict(float) for name, _ in STEPS}
-    for thread, function, _, kind, seconds in found["rows"]:
+    costs: dict[str, dict[str, float]] = {name: defaultdict(float) for name, _ in STEPS}
+    for thread, function, _, kind, seconds in figures["rows"]:
         step = step_of(function)
         kind = "writer's thread" if thread == "store-writer" else kind
-        made[step][kind] += seconds / found["answers"] * 1e6
-    return made
+        costs[step][kind] += seconds / figures["answers"] * 1e6
+    return costs
 
 
-def show(name: str, found: dict[str, Any], bare_us: float, functions: int) -> None:
+def show(name: str, figures: dict[str, Any], bare_us: float, functions: int) -> None:
     kinds = ("own", "library", "kernel", "writer's thread")
-    rows = sheet(found)
+    rows = sheet(figures)
     total = sum(sum(row.values()) for row in rows.values())
     print(
         f"\n### {name}: {total:.0f} µs of CPU an answer, {total / bare_us:.1f} times the bare relay's {bare_us:.0f}\n"
@@ -206,11 +206,11 @@ def show(name: str, found: dict[str, Any], bare_us: float, functions: int) -> No
     for step, row in rows.items():
         print(f"| {step} | " + " | ".join(f"{row.get(k, 0):.0f}" for k in kinds) + f" | {sum(row.values()):.0f} |")
     sums = [sum(row.get(k, 0) for row in rows.values()) for k in kinds]
-    print("| all | " + " | ".join(f"{one:.0f}" for one in sums) + f" | {total:.0f} |")
+    print("| all | " + " | ".join(f"{cost:.0f}" for cost in sums) + f" | {total:.0f} |")
     by: dict[str, float] = defaultdict(float)
-    for _, function, leaf, _, seconds in found["rows"]:
-        by[f"{function or '-'}  >  {leaf}"] += seconds / found["answers"] * 1e6
-    for key, value in sorted(by.items(), key=lambda one: -one[1])[:functions]:
+    for _, function, leaf, _, seconds in figures["rows"]:
+        by[f"{function or '-'}  >  {leaf}"] += seconds / figures["answers"] * 1e6
+    for key, value in sorted(by.items(), key=lambda item: -item[1])[:functions]:
         print(f"    {value:7.1f}  {key}")
 
 
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--functions", type=int, default=0, help="also list the dearest functions")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from scripts.bench.relay import measure, targets
 
     shapes = {shape.name: shape for shape in measure.shapes()}
@@ -230,25 +230,25 @@ def main() -> None:
     shapes["exact-40-64"] = replace(shapes["stream-1k-64"], name="exact-40-64", chunks=40)
     result = {}
     client = measure.Client()
-    with tempfile.TemporaryDirectory(dir=Path.home() / ".cache/rlproxy") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=Path.home() / ".cache/rlproxy") as place:
+        folder = Path(place)
         url = targets.upstream(folder)
         bare = targets.bare(folder, url)
         try:
             with _running(folder, url, "openai") as plain, _running(folder, url, "vllm") as exact:
-                for shape in (shapes[one] for one in given.only):
-                    cell = measure.cell(client, shape, bare, given.seconds / 2)
+                for shape in (shapes[name] for name in arguments.only):
+                    cell = measure.cell(client, shape, bare, arguments.seconds / 2)
                     target, file = exact if shape.name.startswith("exact") else plain
-                    found = sample(client, shape, target, file, given.seconds)
-                    found["bare_us"] = cell["cpu_ms"] * 1000
-                    result[shape.name] = {"sheet": sheet(found), **found}
-                    show(shape.name, found, found["bare_us"], given.functions)
+                    figures = sample(client, shape, target, file, arguments.seconds)
+                    figures["bare_us"] = cell["cpu_ms"] * 1000
+                    result[shape.name] = {"sheet": sheet(figures), **figures}
+                    show(shape.name, figures, figures["bare_us"], arguments.functions)
         finally:
             client.close()
             for child in psutil.Process().children():
                 targets.stop(child)
-    if given.json is not None:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

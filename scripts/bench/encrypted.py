@@ -31,13 +31,13 @@ TEXT = "a word or two, and then some more of them; " * 48  # about 2 kB
 KEY = Secret("7a" * 32)
 
 
-async def all_of(count: int, one: Any) -> float:
+async def all_of(count: int, work: Any) -> float:
     """So many a second, by that many callers."""
     numbers = iter(range(count))
 
     async def caller() -> None:
         for n in numbers:
-            await one(n)
+            await work(n)
 
     start = time.perf_counter()
     await asyncio.gather(*(caller() for _ in range(CALLERS)))
@@ -49,8 +49,8 @@ async def measure(secret: Secret | None, count: int) -> dict[str, float]:
         store = await Store.open(Path(folder), secret)
 
         async def complete(n: int) -> None:
-            said = Message("user", json.dumps(f"{n} {TEXT}").encode())
-            await store.completions.record([new(f"rl-{n}", prompt=(said,))], [end(f"rl-{n}", text=f"{n} {TEXT}")])
+            message = Message("user", json.dumps(f"{n} {TEXT}").encode())
+            await store.completions.record([new(f"rl-{n}", prompt=(message,))], [end(f"rl-{n}", text=f"{n} {TEXT}")])
 
         async def rate(n: int) -> None:
             await store.ratings.rate(NewRating(f"rl-{n}", "ann", 1.0 if n % 2 else -1.0))
@@ -83,9 +83,9 @@ async def _fill(home: Path, count: int) -> None:
     store = await Store.open(home)
     for first in range(0, count, 100):
         ids = [f"rl-{n}" for n in range(first, first + 100)]
-        said = [Message("user", json.dumps(f"{id} {TEXT}").encode()) for id in ids]
+        messages = [Message("user", json.dumps(f"{id} {TEXT}").encode()) for id in ids]
         await store.completions.record(
-            [new(id, prompt=(one,)) for id, one in zip(ids, said, strict=True)],
+            [new(id, prompt=(message,)) for id, message in zip(ids, messages, strict=True)],
             [end(id, text=f"{id} {TEXT}") for id in ids],
         )
     await store.close()
@@ -95,16 +95,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
-    rounds, count = (1, 300) if asked.quick else (asked.rounds, 3000)
-    found: list[dict[str, dict[str, float]]] = []
+    arguments = parser.parse_args()
+    rounds, count = (1, 300) if arguments.quick else (arguments.rounds, 3000)
+    results: list[dict[str, dict[str, float]]] = []
     for n in range(rounds):
         forms = {"clear": None, "encrypted": KEY}
         order = list(forms) if n % 2 == 0 else list(reversed(forms))
-        found.append({form: asyncio.run(measure(forms[form], count)) for form in order})
+        results.append({form: asyncio.run(measure(forms[form], count)) for form in order})
     ratios = {
-        what: statistics.median(one["encrypted"][what] / one["clear"][what] for one in found)
-        for what in found[0]["clear"]
+        figure: statistics.median(result["encrypted"][figure] / result["clear"][figure] for result in results)
+        for figure in results[0]["clear"]
     }
     report = {
         "when": now(),
@@ -112,12 +112,14 @@ def main() -> None:
         "sqlcipher": driver.version(),
         "callers": CALLERS,
         "count": count,
-        "rounds": [{form: {k: round(v, 1) for k, v in one.items()} for form, one in each.items()} for each in found],
-        "median_ratio": {what: round(ratio, 3) for what, ratio in ratios.items()},
-        "convert": {k: round(v, 1) for k, v in convert(300 if asked.quick else 20_000).items()},
+        "rounds": [
+            {form: {k: round(v, 1) for k, v in result.items()} for form, result in each.items()} for each in results
+        ],
+        "median_ratio": {figure: round(ratio, 3) for figure, ratio in ratios.items()},
+        "convert": {k: round(v, 1) for k, v in convert(300 if arguments.quick else 20_000).items()},
     }
     print(json.dumps(report, indent=1))
-    if not asked.quick:
+    if not arguments.quick:
         (ROOT / "benchmarks" / "encrypted.json").write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -36,7 +36,7 @@ TURNS: Final = 4  # of an episode, at most
 
 
 @dataclass
-class Told:
+class SentEpisode:
     """The answers that a client got about one episode."""
 
     id: str
@@ -46,36 +46,38 @@ class Told:
     stored: int = 0  # times that a reward was new
 
 
-def numbers(episodes: int, swaps: int, told: list[Told]) -> Iterator[int]:
+def numbers(episodes: int, swaps: int, sent: list[SentEpisode]) -> Iterator[int]:
     """So many whole groups, and more until so many versions after the first have answered (or it is hopeless)."""
     for number in count():
-        served = {name for one in told for name in one.adapters} if number % MEMBERS == 0 else set()
+        served = {name for episode in sent for name in episode.adapters} if number % MEMBERS == 0 else set()
         if number >= episodes and number % MEMBERS == 0 and (len(served) > swaps or number >= 20 * episodes):
             return
         yield number
 
 
-async def client(proxy: Proxy, tasks: Iterator[int], dice: random.Random, told: list[Told], think_s: float) -> None:
+async def client(
+    proxy: Proxy, tasks: Iterator[int], dice: random.Random, sent: list[SentEpisode], think_s: float
+) -> None:
     for number in tasks:
-        one = Told(f"ep-{number}", float(dice.random() < 0.5))
-        told.append(one)
+        episode = SentEpisode(f"ep-{number}", float(dice.random() < 0.5))
+        sent.append(episode)
         if dice.random() < 0.5:
-            async with proxy.http.post("/rl/episodes", json={"id": one.id}) as response:
+            async with proxy.http.post("/rl/episodes", json={"id": episode.id}) as response:
                 assert response.status == 201, await response.text()
-        said = [f"task {number // MEMBERS}"]
+        texts = [f"task {number // MEMBERS}"]
         for _ in range(dice.randint(1, TURNS)):
             await asyncio.sleep(dice.uniform(0, 2 * think_s))  # a tool at work
-            async with await proxy.chat(*said, headers={"x-rl-session": one.id}) as response:
+            async with await proxy.chat(*texts, headers={"x-rl-session": episode.id}) as response:
                 answer = await response.json()
                 assert response.status == 200, answer
-                one.adapters.add(response.headers["x-rl-adapter"])
-            one.turns += 1
-            said += [answer["choices"][0]["message"]["content"], f"result {dice.random()}"]
+                episode.adapters.add(response.headers["x-rl-adapter"])
+            episode.turns += 1
+            texts += [answer["choices"][0]["message"]["content"], f"result {dice.random()}"]
         for _ in range(2 if number % 10 == 0 else 1):
-            body = {"reward": one.reward, "group": f"g{number // MEMBERS}", "group_size": MEMBERS}
-            async with proxy.http.post(f"/rl/episodes/{one.id}/reward", json=body) as response:
+            body = {"reward": episode.reward, "group": f"g{number // MEMBERS}", "group_size": MEMBERS}
+            async with proxy.http.post(f"/rl/episodes/{episode.id}/reward", json=body) as response:
                 assert response.status in (200, 201), await response.text()
-                one.stored += response.status == 201
+                episode.stored += response.status == 201
 
 
 async def settled(proxy: Proxy, started: int) -> None:
@@ -89,27 +91,29 @@ async def settled(proxy: Proxy, started: int) -> None:
     raise TimeoutError(f"a run is still due: {status['training']}")
 
 
-async def wrong(proxy: Proxy, told: list[Told]) -> list[str]:
+async def wrong(proxy: Proxy, sent: list[SentEpisode]) -> list[str]:
     """List where the store contradicts the answers that clients got."""
-    stored = {one.id: one for one in await proxy.store.episodes.page(limit=len(told) + 1)}
-    found = [f"{len(stored)} episodes of {len(told)} are stored"] if len(stored) != len(told) else []
+    stored = {row.id: row for row in await proxy.store.episodes.page(limit=len(sent) + 1)}
+    mistakes = [f"{len(stored)} episodes of {len(sent)} are stored"] if len(stored) != len(sent) else []
     runs = await proxy.store.runs.recent(limit=1000)
-    taken = Counter([one.seq for run in runs for one in await proxy.store.episode_groups.of_run(run.id)])
-    for one in told:
-        episode = stored.get(one.id)
+    run_counts = Counter([row.seq for run in runs for row in await proxy.store.episode_groups.of_run(run.id)])
+    for expected in sent:
+        episode = stored.get(expected.id)
         if episode is None:
-            found.append(f"{one.id} is not stored")
+            mistakes.append(f"{expected.id} is not stored")
             continue
         name = f"v{episode.version}" if episode.version else "base"
-        if one.adapters != {name}:
-            found.append(f"{one.id} has the version {name}, and {sorted(one.adapters)} answered")
-        if one.stored != 1 or episode.reward != one.reward:
-            found.append(f"{one.id}: reward {one.reward} is stored as {episode.reward}, {one.stored} times")
-        if episode.turns != one.turns:
-            found.append(f"{one.id}: {one.turns} turns are stored as {episode.turns}")
-        if taken[episode.seq] > 1 or (taken[episode.seq] and episode.left_out):
-            found.append(f"{one.id} is in {taken[episode.seq]} runs, left out: {episode.left_out}")
-    return found
+        if expected.adapters != {name}:
+            mistakes.append(f"{expected.id} has the version {name}, and {sorted(expected.adapters)} answered")
+        if expected.stored != 1 or episode.reward != expected.reward:
+            mistakes.append(
+                f"{expected.id}: reward {expected.reward} is stored as {episode.reward}, {expected.stored} times"
+            )
+        if episode.turns != expected.turns:
+            mistakes.append(f"{expected.id}: {expected.turns} turns are stored as {episode.turns}")
+        if run_counts[episode.seq] > 1 or (run_counts[episode.seq] and episode.left_out):
+            mistakes.append(f"{expected.id} is in {run_counts[episode.seq]} runs, left out: {episode.left_out}")
+    return mistakes
 
 
 async def measured(
@@ -120,25 +124,25 @@ async def measured(
     proxy = Proxy(folder, backend, FakeLauncher())
     proxy.flags |= {"train.start_at_episodes": start_at, "train.group_size": MEMBERS}
     await proxy.start()
-    told: list[Told] = []
+    sent: list[SentEpisode] = []
     try:
-        tasks, began = numbers(episodes, swaps, told), time.monotonic()
-        dice = [random.Random(f"{seed} {at}") for at in range(clients)]
-        await asyncio.gather(*(client(proxy, tasks, one, told, think_s) for one in dice))
+        tasks, began = numbers(episodes, swaps, sent), time.monotonic()
+        dice = [random.Random(f"{seed} {index}") for index in range(clients)]
+        await asyncio.gather(*(client(proxy, tasks, stream, sent, think_s) for stream in dice))
         seconds = time.monotonic() - began
         await settled(proxy, start_at)
         status = await proxy.get("/rl/status")
-        served = Counter(name for one in told for name in one.adapters)
+        served = Counter(name for episode in sent for name in episode.adapters)
         return {
-            "episodes": len(told),
+            "episodes": len(sent),
             "clients": clients,
-            "turns": sum(one.turns for one in told),
+            "turns": sum(episode.turns for episode in sent),
             "seconds": round(seconds, 1),
             "live": status["live"],
             "runs": len(await proxy.store.runs.recent(limit=1000)),
             "episodes_by_version": dict(sorted(served.items())),
             "left_out": status["episodes"]["left_out"],
-            "wrong": await wrong(proxy, told),
+            "wrong": await wrong(proxy, sent),
         }
     finally:
         await proxy.stop()
@@ -157,7 +161,7 @@ def main() -> int:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     about = circumstances()
     with tempfile.TemporaryDirectory(prefix="rlproxy-episodes-") as folder:
-        found = asyncio.run(
+        report = asyncio.run(
             measured(
                 Path(folder),
                 episodes=args.episodes,
@@ -167,9 +171,9 @@ def main() -> int:
                 think_s=args.think_s,
             )
         )
-    args.json.write_text(json.dumps(about | found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
-    return 1 if found["wrong"] else 0
+    args.json.write_text(json.dumps(about | report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+    return 1 if report["wrong"] else 0
 
 
 if __name__ == "__main__":

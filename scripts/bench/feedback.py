@@ -39,7 +39,7 @@ class Sent:
 
     stored: set[str] = field(default_factory=set)  # event ids that were answered 201 or 200
     new: int = 0  # 201
-    again: int = 0  # 200
+    repeated: int = 0  # 200
     failed: list[str] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)  # from the moment when it was due to the answer
     seconds: float = 0.0
@@ -52,44 +52,44 @@ async def rate(url: str, completions: list[str], calls: int, per_s: float) -> Se
 
     async def caller(client: aiohttp.ClientSession) -> None:
         while True:
-            n, at = await due.get()
-            await one(client, n, at)
+            n, due_at = await due.get()
+            await send(client, n, due_at)
             due.task_done()
 
-    async def one(client: aiohttp.ClientSession, n: int, at: float) -> None:
+    async def send(client: aiohttp.ClientSession, n: int, due_at: float) -> None:
         event = f"e{n - n % REPEATED if n % REPEATED == 1 else n}"  # the second of ten is the first again
-        which = int(event[1:])
+        number = int(event[1:])
         body = {
-            "completion_id": completions[which % len(completions)], "rating": "good" if which % 3 else "bad",
-            "rater": f"r{which // len(completions)}", "source": "bench", "source_event_id": event,
+            "completion_id": completions[number % len(completions)], "rating": "good" if number % 3 else "bad",
+            "rater": f"r{number // len(completions)}", "source": "bench", "source_event_id": event,
         }  # fmt: skip
         try:
             async with client.post("/v1/feedback", json=body) as response:
-                said = await response.text()
+                text = await response.text()
                 if response.status not in (200, 201):
-                    sent.failed.append(f"{response.status} {said}")
+                    sent.failed.append(f"{response.status} {text}")
                     return
         except aiohttp.ClientError as error:
             sent.failed.append(repr(error))
             return
         sent.stored.add(event)
         sent.new += response.status == 201
-        sent.again += response.status == 200
-        sent.waits.append(time.perf_counter() - at)
+        sent.repeated += response.status == 200
+        sent.waits.append(time.perf_counter() - due_at)
 
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
         callers = [asyncio.create_task(caller(client)) for _ in range(CONNECTIONS)]
         start = time.perf_counter()
         for n in range(calls):
-            at = start + n / per_s
-            if (left := at - time.perf_counter()) > 0:
-                await asyncio.sleep(left)
-            due.put_nowait((n, at))
+            due_at = start + n / per_s
+            if (wait_s := due_at - time.perf_counter()) > 0:
+                await asyncio.sleep(wait_s)
+            due.put_nowait((n, due_at))
         await due.join()
         sent.seconds = time.perf_counter() - start
-        for one_of in callers:
-            one_of.cancel()
+        for task in callers:
+            task.cancel()
     return sent
 
 
@@ -102,7 +102,7 @@ def stream(url: str, at_once: int) -> subprocess.Popen[str]:
 
 async def keep_streaming(url: str, at_once: int) -> dict[str, int]:
     """So many at a time, one after another, until our stdin closes."""
-    done = {"whole": 0, "broken": 0}
+    counts = {"whole": 0, "broken": 0}
     over = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin, over.set)
     body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "word " * WORDS}]}
@@ -113,11 +113,11 @@ async def keep_streaming(url: str, at_once: int) -> dict[str, int]:
                 last = b""
                 async for line in response.content:
                     last = line.strip() or last
-                done["whole" if last == b"data: [DONE]" else "broken"] += 1
+                counts["whole" if last == b"data: [DONE]" else "broken"] += 1
 
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=0)) as client:
         await asyncio.gather(*(reader(client) for _ in range(at_once)))
-    return done
+    return counts
 
 
 def stored(home: Path) -> tuple[dict[str, int], int]:
@@ -144,10 +144,10 @@ async def measure(per_s: float, seconds: float, streams: int, folder: Path) -> d
         completions = [(await serving.chat(f"question {n}", model=MODEL))[0]["id"] for n in range(COMPLETIONS)]
         backend.pause_s = 0.1
         url = str(serving.http._base_url)
-        beside = stream(url, streams)
+        streaming = stream(url, streams)
         await asyncio.sleep(2.0)  # all of them stream
         sent = await rate(url, completions, int(per_s * seconds), per_s)
-        streamed = json.loads((await asyncio.to_thread(beside.communicate))[0])
+        streamed = json.loads((await asyncio.to_thread(streaming.communicate))[0])
     finally:
         assert await serving.stop() == 0, serving.log
         await backend.stop()
@@ -156,7 +156,7 @@ async def measure(per_s: float, seconds: float, streams: int, folder: Path) -> d
     return {
         "asked_per_s": per_s, "calls": int(per_s * seconds), "seconds": round(sent.seconds, 2),
         "answered_per_s": round(len(sent.waits) / sent.seconds, 1), "failed": len(sent.failed),
-        "failures": sent.failed[:3], "answered_201": sent.new, "answered_200": sent.again, "stored": len(rows),
+        "failures": sent.failed[:3], "answered_201": sent.new, "answered_200": sent.repeated, "stored": len(rows),
         "lost": len(sent.stored - rows.keys()), "doubled": sum(n > 1 for n in rows.values()) + twice,
         "unknown": len(rows.keys() - sent.stored),
         "wait_ms": {p: round(waits[min(int(len(waits) * int(p) / 100), len(waits) - 1)] * 1000, 1)
@@ -172,19 +172,19 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=50, help="answers that stream beside")
     parser.add_argument("--quick", action="store_true", help="3 s, and nothing is written")
     parser.add_argument("--only-stream", metavar="URL", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.only_stream:
-        print(json.dumps(asyncio.run(keep_streaming(given.only_stream, given.streams))))
+    arguments = parser.parse_args()
+    if arguments.only_stream:
+        print(json.dumps(asyncio.run(keep_streaming(arguments.only_stream, arguments.streams))))
         return 0
     about = circumstances()
     with tempfile.TemporaryDirectory() as folder:
-        seconds = 3.0 if given.quick else given.seconds
-        found = asyncio.run(measure(given.rate, seconds, given.streams, Path(folder)))
-    print(json.dumps(found, indent=2))
-    if not given.quick:
-        result = about | found
+        seconds = 3.0 if arguments.quick else arguments.seconds
+        report = asyncio.run(measure(arguments.rate, seconds, arguments.streams, Path(folder)))
+    print(json.dumps(report, indent=2))
+    if not arguments.quick:
+        result = about | report
         (ROOT / "benchmarks" / "feedback.json").write_text(json.dumps(result, indent=2) + "\n")
-    return 1 if found["lost"] or found["doubled"] or found["failed"] or found["streamed"]["broken"] else 0
+    return 1 if report["lost"] or report["doubled"] or report["failed"] or report["streamed"]["broken"] else 0
 
 
 if __name__ == "__main__":

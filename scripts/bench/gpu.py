@@ -48,7 +48,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.torch_policy import TorchPolicy
 
 ROOT = Path(__file__).resolve().parents[2]
-ASKED = "Why is the sky blue? Answer in a few sentences, and say what a child would understand of it. "
+QUESTION = "Why is the sky blue? Answer in a few sentences, and say what a child would understand of it. "
 WIDE = dict.fromkeys(("margin_slack", "base_nll_rise", "text_nll_rise", "repetition_rise", "topic_fall"), 1000000.0)
 ANY = WIDE | {"max_looping": 99, "min_length_ratio": 0.0, "max_length_ratio": 1e6, "min_entropy_ratio": 0.0}
 # Shapes of about 4 B parameters with the small model's vocabulary, and of next to nothing.
@@ -96,36 +96,38 @@ def opened(path: Path, compute: Compute = "float32", *, in_4bit: bool = False, o
 
 def rows(policy: TorchPolicy, count: int, prompt: int, reply: int) -> list[Tokens]:
     """Replies to one prompt of about so many tokens."""
-    text = ASKED + language(DEFAULT).text * 20
+    text = QUESTION + language(DEFAULT).text * 20
     ids = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
     starts = [prompt + 17 * n for n in range(count)]
-    return [Tokens(tuple(ids[:prompt]), tuple(ids[at : at + reply + n % 5]), 0.8) for n, at in enumerate(starts)]
+    return [
+        Tokens(tuple(ids[:prompt]), tuple(ids[start : start + reply + n % 5]), 0.8) for n, start in enumerate(starts)
+    ]
 
 
-def gradient(policy: TorchPolicy, said: list[Tokens]) -> np.ndarray:
+def gradient(policy: TorchPolicy, replies: list[Tokens]) -> np.ndarray:
     """(P,) of mean ℓ_θ over the replies, all adapters in one row."""
-    for members in packing.group(said, policy.budget):
-        packed = packing.pack([said[i] for i in members])
-        ones = np.ones(len(packed.target))
-        share = np.repeat([1 / (len(said[i].reply) * len(said)) for i in members], packed.lengths)
+    for members in packing.group(replies, policy.budget):
+        packed = packing.pack([replies[i] for i in members])
+        unit = np.ones(len(packed.target))
+        share = np.repeat([1 / (len(replies[i].reply) * len(replies)) for i in members], packed.lengths)
         loss = partial(mis_po.loss, kl_ref=0.0, guard_low=1e-9, guard_high=1e9)
-        policy.backward(packed, Terms(-9 * ones, -9 * ones, ones, ones, share), loss)
-    found = [p.grad.detach().float().cpu().numpy().ravel() for p in policy.trained.values() if p.grad is not None]
+        policy.backward(packed, Terms(-9 * unit, -9 * unit, unit, unit, share), loss)
+    gradients = [p.grad.detach().float().cpu().numpy().ravel() for p in policy.trained.values() if p.grad is not None]
     for parameter in policy.trained.values():
         parameter.grad = None
-    return np.concatenate(found)
+    return np.concatenate(gradients)
 
 
-def beside(path: Path, compute: Compute, *, in_4bit: bool = False) -> dict[str, Any]:
+def compare_format(path: Path, compute: Compute, *, in_4bit: bool = False) -> dict[str, Any]:
     """How far a number format is from float32: log-probs in nats a token, gradients as a cosine."""
-    plain, said = opened(path), []
-    said = rows(plain, 6, 40, 24)
-    exact, straight = np.concatenate(score(plain, said)), gradient(plain, said)
+    plain = opened(path)
+    replies = rows(plain, 6, 40, 24)
+    exact, straight = np.concatenate(score(plain, replies)), gradient(plain, replies)
     del plain
-    other = opened(path, compute, in_4bit=in_4bit)
-    apart, leaning = np.abs(np.concatenate(score(other, said)) - exact), gradient(other, said)
+    policy = opened(path, compute, in_4bit=in_4bit)
+    errors, leaning = np.abs(np.concatenate(score(policy, replies)) - exact), gradient(policy, replies)
     cosine = float(straight @ leaning / (np.linalg.norm(straight) * np.linalg.norm(leaning)))
-    return {"mean_apart": float(apart.mean()), "most_apart": float(apart.max()), "cosine": cosine, "ok": cosine > 0.9}
+    return {"mean_apart": float(errors.mean()), "most_apart": float(errors.max()), "cosine": cosine, "ok": cosine > 0.9}
 
 
 def offloaded(path: Path, compute: Compute) -> dict[str, Any]:
@@ -149,26 +151,26 @@ def offloaded(path: Path, compute: Compute) -> dict[str, Any]:
 def tree(path: Path, compute: Compute) -> dict[str, Any]:
     """A prompt that many replies share, computed as a tree and one by one."""
     policy = opened(path, compute)
-    said = rows(policy, 6, 200, 24)
-    together = np.concatenate(score(policy, said))
-    single = np.concatenate([score(policy, [one])[0] for one in said])
-    apart = np.abs(together - single)
+    replies = rows(policy, 6, 200, 24)
+    shared = np.concatenate(score(policy, replies))
+    single = np.concatenate([score(policy, [reply])[0] for reply in replies])
+    differences = np.abs(shared - single)
     bound = 2e-3 if compute == "float32" else 0.5
     trees = bool(policy.budget.trees)
-    return {"trees": trees, "mean_apart": float(apart.mean()), "most_apart": float(apart.max()),
-            "ok": bool(apart.max() < bound)}  # fmt: skip
+    return {"trees": trees, "mean_apart": float(differences.mean()), "most_apart": float(differences.max()),
+            "ok": bool(differences.max() < bound)}  # fmt: skip
 
 
 def trees(path: Path) -> dict[str, Any]:
-    both = {"float32": tree(path, "float32"), "bfloat16": tree(path, "bfloat16")}
-    return {**both, "ok": all(each["ok"] for each in both.values())}
+    formats = {"float32": tree(path, "float32"), "bfloat16": tree(path, "bfloat16")}
+    return {**formats, "ok": all(each["ok"] for each in formats.values())}
 
 
 def packed_or_not(path: Path, compute: Compute, *, small: bool) -> dict[str, Any]:
     policy = opened(path, compute)
-    said = rows(policy, 8 if small else 32, 100 if small else 1500, 48)
+    replies = rows(policy, 8 if small else 32, 100 if small else 1500, 48)
     took = {}
-    for name, parts in (("packed", [said]), ("single", [[one] for one in said])):
+    for name, parts in (("packed", [replies]), ("single", [[reply] for reply in replies])):
         began = time.perf_counter()
         for part in parts:
             gradient(policy, part)
@@ -181,12 +183,12 @@ def memory(path: Path, compute: Compute) -> dict[str, Any]:
     policy = opened(path, compute)
     if policy.device != "cuda":
         return {"skipped": "only a GPU tells its peak; benchmarks/train.json has the CPU's", "ok": True}
-    said = rows(policy, 16, 200, 60)
+    replies = rows(policy, 16, 200, 60)
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    gradient(policy, said)
+    loaded_bytes = torch.cuda.memory_allocated()
+    gradient(policy, replies)
     peak = torch.cuda.max_memory_allocated()
-    return {"loaded_mib": before / 2**20, "over_it_mib": (peak - before) / 2**20, "ok": True}
+    return {"loaded_mib": loaded_bytes / 2**20, "over_it_mib": (peak - loaded_bytes) / 2**20, "ok": True}
 
 
 def run(path: Path, compute: Compute, *, in_4bit: bool, small: bool) -> dict[str, Any]:
@@ -194,22 +196,22 @@ def run(path: Path, compute: Compute, *, in_4bit: bool, small: bool) -> dict[str
     home = Path(tempfile.mkdtemp(prefix="gpu-"))
     policy = opened(path, compute, in_4bit=in_4bit)
     template = Template(policy.tokenizer)
-    asked = [template.prompt([{"role": "user", "content": f"{ASKED} {n}"}]) for n in range(32)]
+    prompts = [template.prompt([{"role": "user", "content": f"{QUESTION} {n}"}]) for n in range(32)]
     with policy.wearing(None):
-        replies = policy.generate(asked, max_tokens=12 if small else 64, temperature=0.8, seed=1)
-        said = [Tokens(p, tuple(r), 0.8) for p, r in zip(asked, replies, strict=True)]
-        logprobs = score(policy, said)
+        replies = policy.generate(prompts, max_tokens=12 if small else 64, temperature=0.8, seed=1)
+        samples = [Tokens(p, tuple(r), 0.8) for p, r in zip(prompts, replies, strict=True)]
+        logprobs = score(policy, samples)
     folder = home / "run"
     folder.mkdir()
     lines = [
         {
             "rating": f"rt-{n}", "completion": f"rl-{n}", "split": "held" if n % 8 == 7 else "train", "version": 0,
-            "reward": 1.0 if one.reply[0] % 2 else -1.0, "weight": 1.0, "human": True, "finish_reason": "length",
-            "sampling": {"temperature": 0.8, "top_p": 1.0}, "exact": True, "prompt_token_ids": list(one.prompt),
-            "token_ids": list(one.reply), "logprobs": each.tolist(), "text": template.text(one.reply),
-            "messages": [{"role": "user", "content": f"{ASKED} {n}"}],
+            "reward": 1.0 if sample.reply[0] % 2 else -1.0, "weight": 1.0, "human": True, "finish_reason": "length",
+            "sampling": {"temperature": 0.8, "top_p": 1.0}, "exact": True, "prompt_token_ids": list(sample.prompt),
+            "token_ids": list(sample.reply), "logprobs": each.tolist(), "text": template.text(sample.reply),
+            "messages": [{"role": "user", "content": f"{QUESTION} {n}"}],
         }
-        for n, (one, each) in enumerate(zip(said, logprobs, strict=True))
+        for n, (sample, each) in enumerate(zip(samples, logprobs, strict=True))
     ]  # fmt: skip
     del policy
     spec = {"format": 1, "run": 1, "model": "random", "weights": str(path), "version": 1, "parent": 0,
@@ -244,46 +246,46 @@ def main() -> int:
     parser.add_argument("--part", default="bf16,4bit,offload,tree,packing,memory,run,live")
     parser.add_argument("--arch", default="qwen3", choices=tuple(ARCHS))
     parser.add_argument("--small", action="store_true")
-    asked = parser.parse_args()
-    cuda = asked.device == "cuda"
+    arguments = parser.parse_args()
+    cuda = arguments.device == "cuda"
     if cuda and not torch.cuda.is_available():
         print("torch finds no GPU here: nothing was measured. What a CPU can do of it: --device cpu --small")
         return 1
     compute: Compute = "bfloat16" if cuda else "float32"
     path = random_model(
-        Path(tempfile.mkdtemp(prefix="gpu-")) / "model", asked.arch, small=asked.small, device=asked.device
+        Path(tempfile.mkdtemp(prefix="gpu-")) / "model", arguments.arch, small=arguments.small, device=arguments.device
     )
-    small_model = path if asked.small else weights.resolve(None).path
+    small_model = path if arguments.small else weights.resolve(None).path
     no_cuda = {"skipped": "needs an NVIDIA GPU", "ok": True}
     parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "bf16": lambda: beside(small_model, "bfloat16"),
-        "4bit": lambda: beside(small_model, "bfloat16", in_4bit=True) if cuda else no_cuda,
+        "bf16": lambda: compare_format(small_model, "bfloat16"),
+        "4bit": lambda: compare_format(small_model, "bfloat16", in_4bit=True) if cuda else no_cuda,
         "offload": lambda: offloaded(path, compute) if cuda else no_cuda,
         "tree": lambda: trees(small_model),
         "packing": lambda: packed_or_not(small_model, compute, small=not cuda),
         "memory": lambda: memory(small_model, compute),
-        "run": lambda: run(path, compute, in_4bit=False, small=asked.small),
+        "run": lambda: run(path, compute, in_4bit=False, small=arguments.small),
         "live": live,
     }
-    whole = cuda and not asked.small
-    target = ROOT / "benchmarks" / ("gpu.json" if whole else f"gpu_{asked.device}.json")
+    whole = cuda and not arguments.small
+    target = ROOT / "benchmarks" / ("gpu.json" if whole else f"gpu_{arguments.device}.json")
     name = torch.cuda.get_device_name() if cuda else "cpu"
     about: dict[str, Any] = {
         **circumstances(), "device": name, "torch": torch.__version__, "transformers": transformers.__version__,
-        "arch": asked.arch, "small": asked.small, "parts": {},
+        "arch": arguments.arch, "small": arguments.small, "parts": {},
     }  # fmt: skip
-    for part in asked.part.split(","):
+    for part in arguments.part.split(","):
         began = time.monotonic()
         try:
-            found = parts[part]()
+            figures = parts[part]()
         except Exception as error:  # one part that fails is a figure, and the others go on
             traceback.print_exc()
-            found = {"ok": False, "error": f"{type(error).__name__}: {error}"}
-        about["parts"][part] = found | {"took_s": round(time.monotonic() - began, 1)}
-        known = {} if whole or not target.exists() else json.loads(target.read_text(encoding="utf-8"))
-        target.write_text(json.dumps(about if whole else {**known, asked.arch: about}, indent=1) + "\n")
+            figures = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        about["parts"][part] = figures | {"took_s": round(time.monotonic() - began, 1)}
+        stored = {} if whole or not target.exists() else json.loads(target.read_text(encoding="utf-8"))
+        target.write_text(json.dumps(about if whole else {**stored, arguments.arch: about}, indent=1) + "\n")
         print(part, json.dumps(about["parts"][part]), flush=True)
-    return 0 if all(found["ok"] for found in about["parts"].values()) else 1
+    return 0 if all(figures["ok"] for figures in about["parts"].values()) else 1
 
 
 if __name__ == "__main__":

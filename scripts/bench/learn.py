@@ -43,15 +43,15 @@ def main() -> None:
     parser.add_argument("--name", default="default")
     parser.add_argument("--preset", default="balanced")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
-    asked = parser.parse_args()
-    overrides = overrides_of(asked.set)
-    personas, source = [Persona(spec) for spec in asked.persona.split(",")], weights.resolve(asked.weights)
-    chat = Chat(source.path, asked.threads)
-    held_out = prompts()[f"held-out {personas[0].prompts}".strip()][: asked.eval]
+    arguments = parser.parse_args()
+    overrides = overrides_of(arguments.set)
+    personas, source = [Persona(spec) for spec in arguments.persona.split(",")], weights.resolve(arguments.weights)
+    chat = Chat(source.path, arguments.threads)
+    held_out = prompts()[f"held-out {personas[0].prompts}".strip()][: arguments.eval]
     base = chat.evaluate(personas[0], held_out, None, seed=1000, raters=personas[1:] and personas)
     print(f"{names(personas)}: base {liked(base)}, nll {base['base_nll']:.3f}", flush=True)
-    for seed in map(int, asked.seeds.split(",")):
-        learn(chat, personas, source.path, asked, overrides, seed, base, held_out)
+    for seed in map(int, arguments.seeds.split(",")):
+        learn(chat, personas, source.path, arguments, overrides, seed, base, held_out)
 
 
 def names(personas: list[Persona]) -> str:
@@ -67,36 +67,36 @@ def learn(
     chat: Chat,
     personas: list[Persona],
     path: Path,
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
     overrides: dict[str, Any],
     seed: int,
     base: dict[str, Any],
     held_out: list[str],
 ) -> None:
     """Rounds of rating and training from the base on, written down after each."""
-    target = ROOT / "benchmarks/learn" / f"{names(personas)}-{asked.name}-seed{seed}.json"
+    target = ROOT / "benchmarks/learn" / f"{names(personas)}-{arguments.name}-seed{seed}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
     texts = prompts()
     asks = f"rate {personas[0].prompts}".strip()
     order = random.Random(seed).sample(texts[asks], len(texts[asks]))
-    line = VersionLine(path, asked.preset, overrides, seed=seed, threads=asked.threads)
+    line = VersionLine(path, arguments.preset, overrides, seed=seed, threads=arguments.threads)
     print(f"seed {seed}:", flush=True)
     record: dict[str, Any] = {
         **circumstances(),
-        "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
+        "machine": f"{machine_name()}, {arguments.threads} thread{'s' * (arguments.threads > 1)}",
         "model": path.name,
         "persona": names(personas),
         "seed": seed,
-        "arguments": vars(asked),
+        "arguments": vars(arguments),
         "preset": line.preset.model_dump(),
         "base": base,
         "rounds": [],
     }
-    for number in range(1, asked.rounds * len(personas) + 1):
-        start, persona = time.monotonic(), personas[(number - 1) // asked.rounds]
-        first = (number - 1) * asked.ratings
-        texts_now = [order[i // asked.siblings % len(order)] for i in range(first, first + asked.ratings)]
-        lines = rated(chat, persona, texts_now, line.versions, asked, seed * 100 + number)
+    for number in range(1, arguments.rounds * len(personas) + 1):
+        start, persona = time.monotonic(), personas[(number - 1) // arguments.rounds]
+        first = (number - 1) * arguments.ratings
+        texts_now = [order[i // arguments.siblings % len(order)] for i in range(first, first + arguments.ratings)]
+        lines = rated(chat, persona, texts_now, line.versions, arguments, seed * 100 + number)
         rating_seconds = time.monotonic() - start
         result = line.learn(lines)
         now = chat.evaluate(persona, held_out, line.adapter, seed=1000, raters=personas[1:] and personas)
@@ -106,7 +106,7 @@ def learn(
         gates = {name: check["value"] for name, check in result["gate"].items()}
         metrics = result["metrics"]
         print(
-            f"  {number * asked.ratings} ratings ({good} good): {result['status']}, {liked(now)}, "
+            f"  {number * arguments.ratings} ratings ({good} good): {result['status']}, {liked(now)}, "
             f"nll {now['base_nll'] - base['base_nll']:+.3f}, text {now['text_nll'] / base['text_nll'] - 1:+.1%}, "
             f"on topic {now['topic'] - base['topic']:+.2f}, "
             f"distinct-2 {now['distinct_2']:.2f}, tokens {now['tokens']:.0f}, run {result['wall']:.0f} s, "
@@ -121,17 +121,17 @@ def rated(
     persona: Persona,
     texts: list[str],
     lives: list[tuple[int, Path | None]],
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
     seed: int,
 ) -> list[dict[str, Any]]:
     """One round's lines: those of `--late` rate replies of the version that was live `--behind` versions before."""
-    late, earlier = round(asked.late * len(texts)), lives[-1 - asked.behind :][0]
+    late, previous = round(arguments.late * len(texts)), lives[-1 - arguments.behind :][0]
     lines: list[dict[str, Any]] = []
-    for of, (version, adapter) in ((texts[:late], earlier), (texts[late:], lives[-1])):
+    for of, (version, adapter) in ((texts[:late], previous), (texts[late:], lives[-1])):
         if of:
-            held = round(asked.held * len(of) / len(texts))
-            known = {"version": version, "seed": seed + 50 * bool(lines), "held": held}
-            lines += rate(chat, persona, of, adapter, comments=not asked.no_comments, **known)
+            held_count = round(arguments.held * len(of) / len(texts))
+            options = {"version": version, "seed": seed + 50 * bool(lines), "held": held_count}
+            lines += rate(chat, persona, of, adapter, comments=not arguments.no_comments, **options)
     return lines
 
 

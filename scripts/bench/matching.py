@@ -53,14 +53,14 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "matching.json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
-    found: dict[str, Any] = circumstances()
+    report: dict[str, Any] = circumstances()
     counts, began = Counts(), time.monotonic()
-    for seed in range(given.seed, given.seed + -(-given.cases // CASES_OF_A_WORLD)):
-        asyncio.run(world_of(seed, min(CASES_OF_A_WORLD, given.cases - counts.cases), counts))
-    found |= {
-        "command": f"python -m scripts.bench.matching --cases {given.cases} --seed {given.seed}",
+    for seed in range(arguments.seed, arguments.seed + -(-arguments.cases // CASES_OF_A_WORLD)):
+        asyncio.run(world_of(seed, min(CASES_OF_A_WORLD, arguments.cases - counts.cases), counts))
+    report |= {
+        "command": f"python -m scripts.bench.matching --cases {arguments.cases} --seed {arguments.seed}",
         "seconds": round(time.monotonic() - began, 1),
         "cases": counts.cases,
         "became": dict(counts.became),
@@ -68,8 +68,8 @@ def main() -> int:
         "wrong": counts.wrong,
         "untold": counts.untold,
     }
-    given.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(json.dumps({key: found[key] for key in ("cases", "became", "seconds")}, indent=1))
+    arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({key: report[key] for key in ("cases", "became", "seconds")}, indent=1))
     return 1 if counts.wrong else 0
 
 

@@ -85,13 +85,13 @@ class Person:
 
     def __init__(self, http: aiohttp.ClientSession, seed: int, tools: bool) -> None:
         self._http, self._seed = http, seed
-        self._more: dict[str, Any] = {"tools": [TOOL]} if tools else {}
+        self._fields: dict[str, Any] = {"tools": [TOOL]} if tools else {}
         self._persona = Persona("concise")
 
     async def ask(self, n: int, prompt: str, model: str, *, keep: bool) -> tuple[str, float, str, str]:
         """The id of an answer, what the persona thinks of it, which version it is of, and its text."""
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], "temperature": TEMPERATURE}
-        body |= {"max_tokens": MAX_TOKENS, "seed": n, **self._more}
+        body |= {"max_tokens": MAX_TOKENS, "seed": n, **self._fields}
         headers = {} if keep else {"x-rl-capture": "off"}
         async with self._http.post("/v1/chat/completions", json=body, headers=headers) as response:
             answer = await response.json()
@@ -104,35 +104,35 @@ class Person:
     async def rate(self, prompts: Sequence[str]) -> int:
         """How many of the answers were good."""
 
-        async def one(n: int) -> int:
+        async def rate_answer(n: int) -> int:
             id, liked, _, _ = await self.ask(self._seed * 1000 + n, prompts[n], MODEL, keep=True)
             word = {"completion_id": id, "rating": "good" if liked > 0 else "bad"}
             async with self._http.post("/v1/feedback", json=word) as response:
                 assert response.status == 201, await response.text()
             return int(liked > 0)
 
-        return sum(await at_once(one, len(prompts)))
+        return sum(await at_once(rate_answer, len(prompts)))
 
     async def held_out(self, prompts: Sequence[str], pin: str) -> dict[str, Any]:
-        async def one(n: int) -> tuple[float, str]:
+        async def answer(n: int) -> tuple[float, str]:
             _, liked, label, text = await self.ask(1000 + n, prompts[n], f"{MODEL}@{pin}", keep=False)
             assert label in ("", pin), (label, pin)
             return liked, text
 
-        told = await at_once(one, len(prompts))
-        words = sum(len(text.split()) for _, text in told) / len(told)
-        liked = sum(liked > 0 for liked, _ in told) / len(told)
-        return {"liked": liked, "words": words, "replies": [text for _, text in told[:6]]}
+        answers = await at_once(answer, len(prompts))
+        words = sum(len(text.split()) for _, text in answers) / len(answers)
+        liked = sum(liked > 0 for liked, _ in answers) / len(answers)
+        return {"liked": liked, "words": words, "replies": [text for _, text in answers[:6]]}
 
 
 async def at_once(work: Callable[[int], Awaitable[Any]], count: int) -> list[Any]:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(n: int) -> Any:
+    async def limited(n: int) -> Any:
         async with slots:
             return await work(n)
 
-    return list(await asyncio.gather(*map(one, range(count))))
+    return list(await asyncio.gather(*map(limited, range(count))))
 
 
 async def outcome(served: Serving) -> dict[str, Any]:
@@ -154,24 +154,24 @@ def refused(status: dict[str, Any]) -> bool:
     return bool(status["match"]["stops"])
 
 
-async def one(folder: Path, weights: Path, flags: list[str], seed: int, tools: bool, count: int) -> dict[str, Any]:
-    asked = read_prompts()
-    prompts = random.Random(seed).sample(asked["rate"], RATINGS)
-    held = asked["held-out"][:count]
+async def measure(folder: Path, weights: Path, flags: list[str], seed: int, tools: bool, count: int) -> dict[str, Any]:
+    prompt_sets = read_prompts()
+    prompts = random.Random(seed).sample(prompt_sets["rate"], RATINGS)
+    held_out = prompt_sets["held-out"][:count]
     served = Serving(folder / "home", weights, "--model", MODEL, *flags)
     await served.start()
     try:
         person = Person(served.http, seed, tools)
-        base = await person.held_out(held, "base")
+        base = await person.held_out(held_out, "base")
         good = await person.rate(prompts)
         status = await outcome(served)
         live = status["live"]
-        after = await person.held_out(held, f"v{live}") if live else None
+        trained = await person.held_out(held_out, f"v{live}") if live else None
         code, doctor = await doctor_of(folder / "home")
     finally:
         await served.stop()
     return {
-        "good": good, "base": base, "after": after, "live": live, "tools": tools, "held_out": count,
+        "good": good, "base": base, "after": trained, "live": live, "tools": tools, "held_out": count,
         "run": ran(folder / "home", status["last_run"]),
         "match": status["match"], "problem": status["problem"], "doctor": doctor, "doctor_code": code,
     }  # fmt: skip
@@ -183,8 +183,8 @@ async def doctor_of(home: Path, lines: tuple[str, ...] = LINES) -> tuple[int, li
     process = await asyncio.create_subprocess_exec(
         *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await process.communicate()
-    words = [line.replace(str(home), "HOME") for line in said.decode().splitlines()]
+    output, _ = await process.communicate()
+    words = [line.replace(str(home), "HOME") for line in output.decode().splitlines()]
     return process.returncode or 0, [line for line in words if line[1:].lstrip().startswith(lines)]
 
 
@@ -193,33 +193,38 @@ def ran(home: Path, run: dict[str, Any] | None) -> dict[str, Any] | None:
     if run is None:
         return None
     folder = home / "runs" / f"r{run['id']:05}"
-    found: dict[str, Any] = {name: run.get(name) for name in ("id", "status", "reason", "gate", "metrics")}
-    found["seconds"] = run["ended_at"] - run["started_at"]
-    if (told := folder / "result.json").exists():
-        samples = json.loads(told.read_bytes())["samples"]
-        found["samples"] = dict(Counter("trained" if one["used"] else str(one["cause"]) for one in samples.values()))
-    if (told := folder / "progress.jsonl").exists():
-        events = [json.loads(line) for line in told.read_text().splitlines()]
-        found["choices"] = {e["name"]: [e["value"], e.get("why")] for e in events if e["event"] == "choice"}
-        found["warnings"] = [e["message"] for e in events if e["event"] == "warning"]
-    return found
+    figures: dict[str, Any] = {name: run.get(name) for name in ("id", "status", "reason", "gate", "metrics")}
+    figures["seconds"] = run["ended_at"] - run["started_at"]
+    if (path := folder / "result.json").exists():
+        samples = json.loads(path.read_bytes())["samples"]
+        figures["samples"] = dict(
+            Counter("trained" if sample["used"] else str(sample["cause"]) for sample in samples.values())
+        )
+    if (path := folder / "progress.jsonl").exists():
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        figures["choices"] = {e["name"]: [e["value"], e.get("why")] for e in events if e["event"] == "choice"}
+        figures["warnings"] = [e["message"] for e in events if e["event"] == "warning"]
+    return figures
 
 
-def keep(server: str, template: str, seed: int, found: dict[str, Any]) -> None:
+def keep(server: str, template: str, seed: int, figures: dict[str, Any]) -> None:
     """At once."""
-    kept: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    kept.setdefault(server, {}).setdefault(template, {})[str(seed)] = found
-    OUT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    after = found["after"] or {"liked": float("nan")}
-    why = (found["run"] or {}).get("reason") or found["match"]
-    print(f"{server}, {template}, seed {seed}: {found['base']['liked']:.2f} -> {after['liked']:.2f}, {why}", flush=True)
+    stored: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    stored.setdefault(server, {}).setdefault(template, {})[str(seed)] = figures
+    OUT.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+    trained = figures["after"] or {"liked": float("nan")}
+    reason = (figures["run"] or {}).get("reason") or figures["match"]
+    print(
+        f"{server}, {template}, seed {seed}: {figures['base']['liked']:.2f} -> {trained['liked']:.2f}, {reason}",
+        flush=True,
+    )
 
 
-async def at_ollama(binary: Path, asked: argparse.Namespace, weights: Path) -> None:
+async def at_ollama(binary: Path, arguments: argparse.Namespace, weights: Path) -> None:
     server_version = await asyncio.to_thread(version_of, binary)
     renders = tuple(map(int, server_version.split("."))) >= RENDERS
-    for template in asked.templates:
-        for seed in asked.seeds:
+    for template in arguments.templates:
+        for seed in arguments.seeds:
             about = circumstances()
             with tempfile.TemporaryDirectory(prefix="templates-") as work:
                 folder = Path(work)
@@ -230,18 +235,18 @@ async def at_ollama(binary: Path, asked: argparse.Namespace, weights: Path) -> N
                     await server.create(MODEL, f'TEMPLATE """{TEMPLATES[template]}"""')
                     tools = "tool" in template and renders
                     flags = ["--backend", "ollama", "--backend-url", server.url]
-                    found = await one(folder, weights, flags, seed, tools, asked.held_out)
+                    figures = await measure(folder, weights, flags, seed, tools, arguments.held_out)
                 finally:
                     await server.stop()
-            keep(server_version, template, seed, {**about, **found})
+            keep(server_version, template, seed, {**about, **figures})
 
 
-async def at_builtin(asked: argparse.Namespace, weights: Path) -> None:
-    for seed in asked.seeds:
+async def at_builtin(arguments: argparse.Namespace, weights: Path) -> None:
+    for seed in arguments.seeds:
         about = circumstances()
         with tempfile.TemporaryDirectory(prefix="templates-") as work:
-            found = await one(Path(work), weights, ["--backend", "builtin"], seed, False, asked.held_out)
-        keep("built-in", "the weights' own", seed, {**about, **found})
+            figures = await measure(Path(work), weights, ["--backend", "builtin"], seed, False, arguments.held_out)
+        keep("built-in", "the weights' own", seed, {**about, **figures})
 
 
 async def main() -> None:
@@ -250,13 +255,13 @@ async def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--held-out", type=int, default=40)
     parser.add_argument("--builtin", action="store_true", help="the built-in backend too, with the weights' template")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["OLLAMA_NUM_PARALLEL"] = str(AT_ONCE)
     weights = resolve().path
-    if asked.builtin:
-        await at_builtin(asked, weights)
+    if arguments.builtin:
+        await at_builtin(arguments, weights)
     for binary in binaries():
-        await at_ollama(binary, asked, weights)
+        await at_ollama(binary, arguments, weights)
 
 
 if __name__ == "__main__":

@@ -66,8 +66,8 @@ async def fill(store: Store, count: int) -> None:
     words = " ".join(topics.values()).split()
 
     def span(length: int) -> str:
-        at = draw.randrange(len(words) - length)
-        return " ".join(words[at : at + length])
+        first = draw.randrange(len(words) - length)
+        return " ".join(words[first : first + length])
 
     await store._writer.submit(lambda db: None)
     store._writer._db.execute("PRAGMA synchronous = OFF")  # only to fill it
@@ -75,21 +75,21 @@ async def fill(store: Store, count: int) -> None:
     for start in range(0, count, BATCH):
         new, ended, rated = [], [], []
         for n in range(start, min(start + BATCH, count)):
-            text, asked = span(120), span(12)
-            prompt = (Message("user", json.dumps({"content": asked}).encode()),)
-            at = now - (count - n) / count * DAYS * 86400
+            text, question = span(120), span(12)
+            prompt = (Message("user", json.dumps({"content": question}).encode()),)
+            created_at = now - (count - n) / count * DAYS * 86400
             new.append(
                 NewCompletion(
-                    id=f"c{n}", request_id=f"c{n}", choice=0, created_at=at, dialect="chat", backend="vllm",
+                    id=f"c{n}", request_id=f"c{n}", choice=0, created_at=created_at, dialect="chat", backend="vllm",
                     model="other" if n % 7 == 0 else "smollm2", served_model="smollm2", version=n * 8 // count,
                     session=f"session-{n // 20}", user=None, turn="side" if n % 5 == 0 else "main", turn_rule="default",
-                    streamed=True, prompt=prompt, request=b"{}", asked=asked,
+                    streamed=True, prompt=prompt, request=b"{}", asked=question,
                     above=f"session-{n // 20}".encode() if n % 20 else None,
                 )
             )  # fmt: skip
             ended.append(
                 FinishedCompletion(
-                    id=f"c{n}", status="done", finished_at=at, text=text, finish_reason="stop", exact=True,
+                    id=f"c{n}", status="done", finished_at=created_at, text=text, finish_reason="stop", exact=True,
                     reply=Message("assistant", json.dumps({"content": text}).encode()), token_ids=list(range(160)),
                     prompt_token_ids=list(range(200)), logprobs=[-0.5] * 160, thread=f"session-{n // 20}".encode(),
                 )
@@ -97,7 +97,7 @@ async def fill(store: Store, count: int) -> None:
             if n % 5 in (1, 3):
                 rated.append(NewRating(f"c{n}", "owner", 1.0 if draw.random() < 0.6 else -1.0, scale="thumb"))
         await store.completions.record(new, ended)
-        await asyncio.gather(*(store.ratings.rate(one) for one in rated))
+        await asyncio.gather(*(store.ratings.rate(rating) for rating in rated))
     dated = "UPDATE ratings SET created_at = (SELECT created_at FROM completions c WHERE c.id = completion_id)"
     await store._writer.submit(lambda db: db.execute(dated))
     claimed = await store.samples.claim(SampleRequirements(
@@ -110,35 +110,35 @@ async def fill(store: Store, count: int) -> None:
     store._writer._db.execute("PRAGMA synchronous = FULL")
 
 
-async def median(what: Callable[[], Awaitable[Any]]) -> float:
+async def median(call: Callable[[], Awaitable[Any]]) -> float:
     took = []
     for _ in range(TIMES):
-        begun = time.perf_counter()
-        await what()
-        took.append(time.perf_counter() - begun)
+        began = time.perf_counter()
+        await call()
+        took.append(time.perf_counter() - began)
     return round(statistics.median(took) * 1000, 2)
 
 
 async def queries(store: Store) -> list[dict[str, Any]]:
-    found = []
-    for name, wanted in QUERIES.items():
-        sql, values = inbox.query(wanted)
+    figures = []
+    for name, query in QUERIES.items():
+        sql, values = inbox.query(query)
         plan = [row["detail"] for row in await store._reader.rows(f"EXPLAIN QUERY PLAN {sql}", values)]
-        rows = len((await store.inbox.page(wanted)).rows)
-        took = await median(lambda wanted=wanted: store.inbox.page(wanted))  # type: ignore[misc]
-        found.append({"query": name, "ms": took, "rows": rows, "plan": plan})
+        rows = len((await store.inbox.page(query)).rows)
+        took = await median(lambda query=query: store.inbox.page(query))  # type: ignore[misc]
+        figures.append({"query": name, "ms": took, "rows": rows, "plan": plan})
         print(f"{took:8.2f} ms  {rows:3} rows  {name}: {'; '.join(plan)}", flush=True)
     for name, ask in (
         ("ratings by day", lambda: store.stats.days(0.0, 0.0)),
         ("shares by version", store.stats.verdicts),
     ):
-        found.append({"query": name, "ms": await median(ask)})
-        print(f"{found[-1]['ms']:8.2f} ms  {name}", flush=True)
-    return found
+        figures.append({"query": name, "ms": await median(ask)})
+        print(f"{figures[-1]['ms']:8.2f} ms  {name}", flush=True)
+    return figures
 
 
 async def pages(url: str, paths: Sequence[str]) -> list[dict[str, Any]]:
-    found = []
+    figures = []
     async with aiohttp.ClientSession(base_url=url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
 
         async def get(path: str) -> int:
@@ -147,16 +147,16 @@ async def pages(url: str, paths: Sequence[str]) -> list[dict[str, Any]]:
 
         for path in paths:
             size = await get(path)
-            found.append({"path": path, "ms": await median(lambda path=path: get(path)), "bytes": size})  # type: ignore[misc]
-            print(f"{found[-1]['ms']:8.2f} ms  {size:7} bytes  {path}", flush=True)
-    return found
+            figures.append({"path": path, "ms": await median(lambda path=path: get(path)), "bytes": size})  # type: ignore[misc]
+            print(f"{figures[-1]['ms']:8.2f} ms  {size:7} bytes  {path}", flush=True)
+    return figures
 
 
 async def paint(url: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """First contentful paint, from the start of the navigation on, in a browser that is open already."""
     from playwright.async_api import async_playwright
 
-    found = []
+    figures = []
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--font-render-hinting=none"]
@@ -171,13 +171,13 @@ async def paint(url: str, paths: Sequence[str]) -> list[dict[str, Any]]:
                     await asyncio.sleep(0.05)
                 took.append(painted)
                 await page.wait_for_timeout(500)  # what it asks for after painting is not part of the next one
-            found.append({"path": path, "ms": round(statistics.median(took), 1), "worst_ms": round(max(took), 1)})
-            print(f"{found[-1]['ms']:8.1f} ms  first paint, worst {found[-1]['worst_ms']} ms  {path}", flush=True)
+            figures.append({"path": path, "ms": round(statistics.median(took), 1), "worst_ms": round(max(took), 1)})
+            print(f"{figures[-1]['ms']:8.1f} ms  first paint, worst {figures[-1]['worst_ms']} ms  {path}", flush=True)
         await browser.close()
-    return found
+    return figures
 
 
-async def main(count: int, with_browser: bool, kept: Path | None) -> None:
+async def main(count: int, with_browser: bool, existing_home: Path | None) -> None:
     from scripts.docs.screenshots import serving
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
@@ -186,16 +186,16 @@ async def main(count: int, with_browser: bool, kept: Path | None) -> None:
         "python": platform.python_version(), "load_before": round(os.getloadavg()[0], 2),
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        home = kept or Path(folder) / "home"
+        home = existing_home or Path(folder) / "home"
         store = await Store.open(home)
         if await store.completions.get(f"c{count - 1}") is None:
-            begun = time.perf_counter()
+            began = time.perf_counter()
             await fill(store, count)
-            report["fill_s"] = round(time.perf_counter() - begun, 1)
-            begun = time.perf_counter()
+            report["fill_s"] = round(time.perf_counter() - began, 1)
+            began = time.perf_counter()
             while await store.inbox.index_words():
                 pass
-            report["index_s"] = round(time.perf_counter() - begun, 1)
+            report["index_s"] = round(time.perf_counter() - began, 1)
         report["database_mb"] = round((home / "rlproxy.db").stat().st_size / 1e6)
         report["queries"] = await queries(store)
         await store.close()

@@ -26,7 +26,7 @@ from scripts.harness.patterns import METHODS, Use, everything
 
 SMALLEST: Final = 16 << 10  # characters
 LEAST_S: Final = 0.002  # of the largest size, for its clock to be worth something
-SHOWN: Final = 10
+MOST_ROWS: Final = 10
 QUICK: Final = 10  # every tenth pattern
 
 
@@ -43,11 +43,11 @@ def slowest(use: Use, texts: list[Input]) -> Slowest:
     gc.disable()  # it looks through all that there is, now and then
     took: list[tuple[float, int, Slowest]] = []
     for text in texts:
-        given = text_of(use.pattern, text.make(SMALLEST))
+        subject = text_of(use.pattern, text.make(SMALLEST))
         for method in sorted(use.methods or METHODS):
             scan = scan_with(use.pattern, method)
             began = time.thread_time()
-            scan(given)
+            scan(subject)
             took.append((time.thread_time() - began, len(took), Slowest(use, method, text)))
     gc.enable()
     return max(took)[2]
@@ -71,33 +71,33 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     about = circumstances()
-    uses = everything()[:: QUICK if given.quick else 1]
+    uses = everything()[:: QUICK if arguments.quick else 1]
     sizes = [SMALLEST << n for n in range(DOUBLINGS + 1)]
     rows: list[dict[str, Any]] = []
     texts = units = 0
     for use in uses:
         tried = inputs(use.pattern)
         texts, units = texts + len(tried), units + len({text.unit for text in tried})
-        row = measured(slowest(use, tried), sizes, given.repeats)
+        row = measured(slowest(use, tried), sizes, arguments.repeats)
         if row is not None:
             rows.append(row)
             print(f"{row['exponent']:6.2f}  {row['place']} ({row['method']})", flush=True)
     rows.sort(key=lambda row: row["exponent"], reverse=True)
     highest = rows[0]["exponent"]
     print(f"{len(uses)} patterns, {texts:,} texts of {units:,} units; the highest exponent is {highest}")
-    target = given.json or (None if given.quick else ROOT / "benchmarks/patterns.json")
+    target = arguments.json or (None if arguments.quick else ROOT / "benchmarks/patterns.json")
     if target is not None:
-        found = {
-            "most": MOST, "repeats": given.repeats, "bytes": sizes, "patterns": len(uses), "texts": texts,
-            "units": units, "measured": len(rows), "least_s": LEAST_S, "highest": highest, "rows": rows[:SHOWN],
+        report = {
+            "most": MOST, "repeats": arguments.repeats, "bytes": sizes, "patterns": len(uses), "texts": texts,
+            "units": units, "measured": len(rows), "least_s": LEAST_S, "highest": highest, "rows": rows[:MOST_ROWS],
         }  # fmt: skip
-        target.write_text(json.dumps(about | found, indent=1) + "\n")
-    above = [f"{row['place']}: {row['exponent']}" for row in rows if row["exponent"] > MOST]
-    if above:
-        print(f"above {MOST}: {'; '.join(above)}", file=sys.stderr)
-    return 1 if above else 0
+        target.write_text(json.dumps(about | report, indent=1) + "\n")
+    violations = [f"{row['place']}: {row['exponent']}" for row in rows if row["exponent"] > MOST]
+    if violations:
+        print(f"above {MOST}: {'; '.join(violations)}", file=sys.stderr)
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ class Chat:
         """The next answer in each conversation."""
         replies: list[Tokens] = []
         for first in range(0, len(talks), BATCH):
-            asked = [self.template.prompt(talk) for talk in talks[first : first + BATCH]]
-            out = self.policy.generate(asked, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
-            replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(asked, out, strict=True)]
+            batch = [self.template.prompt(talk) for talk in talks[first : first + BATCH]]
+            out = self.policy.generate(batch, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=seed + first)
+            replies += [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(batch, out, strict=True)]
         return replies
 
     def score(self, replies: list[Tokens], adapter: Path | None, temperature: float) -> list[np.ndarray]:
@@ -89,11 +89,11 @@ class Chat:
         nll = -np.concatenate(self.score(replies, None, 1.0)).mean()
         ids = self.template.reply(language(DEFAULT).text, ended=False)
         text_nll = -self.score([Tokens(ids[:1], ids[1:])], adapter, 1.0)[0].mean()
-        said = [self.said(reply) for reply in replies]
+        reply_texts = [self.said(reply) for reply in replies]
         pairs = [pair for r in replies for pair in zip(r.reply, r.reply[1:], strict=False)]
 
         def share(rater: Persona) -> float:
-            return sum(rater.rate(text, reply) > 0 for text, reply in zip(texts, said, strict=True)) / len(texts)
+            return sum(rater.rate(text, reply) > 0 for text, reply in zip(texts, reply_texts, strict=True)) / len(texts)
 
         return {
             "liked": share(persona),
@@ -104,7 +104,7 @@ class Chat:
             "distinct_2": len(set(pairs)) / len(pairs),
             "tokens": float(np.mean([len(r.reply) for r in replies])),
             "seconds": time.monotonic() - start,
-            "replies": said[:12],
+            "replies": reply_texts[:12],
         }
 
 
@@ -126,14 +126,14 @@ class Persona:
     def __init__(self, spec: str) -> None:
         path = Path(spec) if spec.endswith(".py") else ROOT / "scripts/bench/personas" / f"{spec}.py"
         if not path.exists():
-            known = ", ".join(sorted(p.stem for p in (ROOT / "scripts/bench/personas").glob("*.py")))
-            raise SystemExit(f"There is no persona {spec!r}: give a Python file or one of {known}.")
-        found = runpy.run_path(str(path))
+            names = ", ".join(sorted(p.stem for p in (ROOT / "scripts/bench/personas").glob("*.py")))
+            raise SystemExit(f"There is no persona {spec!r}: give a Python file or one of {names}.")
+        module = runpy.run_path(str(path))
         self.name = path.stem
-        self.about = " ".join((found.get("__doc__") or "").split())
-        self.rate: Callable[[str, Reply], float] = found["rate"]
-        self.comment: Callable[[str, Reply], str | None] = found.get("comment", lambda prompt, reply: None)
-        self.prompts: str = found.get("PROMPTS", "")
+        self.about = " ".join((module.get("__doc__") or "").split())
+        self.rate: Callable[[str, Reply], float] = module["rate"]
+        self.comment: Callable[[str, Reply], str | None] = module.get("comment", lambda prompt, reply: None)
+        self.prompts: str = module.get("PROMPTS", "")
 
 
 def answers(
@@ -152,25 +152,25 @@ def answers(
     behaviour = chat.score(replies, adapter, TEMPERATURE)
     lines = []
     for i, (talk, reply, logprobs) in enumerate(zip(talks, replies, behaviour, strict=True)):
-        said, text = chat.said(reply), talk[-1]["content"]
+        answer, text = chat.said(reply), talk[-1]["content"]
         lines.append(
             {
                 "rating": f"rt-{version}-{i}",
                 "completion": f"rl-{version}-{i}",
                 "split": "train",
                 "version": version,
-                "reward": persona.rate(text, said),
+                "reward": persona.rate(text, answer),
                 "weight": 1.0,
                 "human": True,
-                "finish_reason": "stop" if said.ended else "length",
+                "finish_reason": "stop" if answer.ended else "length",
                 "sampling": {"temperature": TEMPERATURE, "top_p": 1.0},
                 "exact": True,
                 "prompt_token_ids": list(reply.prompt),
                 "token_ids": list(reply.reply),
                 "logprobs": logprobs.tolist(),
                 "messages": talk,
-                "text": str(said),
-                "comment": persona.comment(text, said) if comments else None,
+                "text": str(answer),
+                "comment": persona.comment(text, answer) if comments else None,
             }
         )
     return lines
@@ -190,9 +190,9 @@ def rate(
     """One round: replies to `texts`, rated; the lines of a samples.jsonl, `held` of them for the gate."""
     talks = [[{"role": "user", "content": text}] for text in texts]
     lines = answers(chat, persona, talks, adapter, version=version, seed=seed, comments=comments)
-    asked = sorted(set(texts))  # replies to one question are held back together, as the proxy does with pairs
-    random.Random(seed).shuffle(asked)
-    for text in asked:
+    questions = sorted(set(texts))  # replies to one question are held back together, as the proxy does with pairs
+    random.Random(seed).shuffle(questions)
+    for text in questions:
         siblings = [line for line, of in zip(lines, texts, strict=True) if of == text]
         if held >= len(siblings):
             held -= len(siblings)
@@ -217,14 +217,14 @@ def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> di
     (folder / "calibration.jsonl").write_text("")
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     start = time.monotonic()
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-P", "-m", "trainer", str(folder)], env=env, stdout=subprocess.DEVNULL, check=False
     )
     result: dict[str, Any] = json.loads((folder / "result.json").read_bytes())
     steps = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
     del result["samples"]
     return result | {
-        "exit": done.returncode,
+        "exit": process.returncode,
         "wall": time.monotonic() - start,
         "steps": [e for e in steps if e["event"] == "step"],
         "warnings": [e["message"] for e in steps if e["event"] == "warning"],

@@ -43,18 +43,18 @@ class Rollouts:
             id = f"ep-{next(self._numbers)}"
             async with self._serving.http.post("/rl/episodes", json={"id": id}, raise_for_status=True):
                 pass
-            said = [f"Task {id}: tell me a story."]
+            texts = [f"Task {id}: tell me a story."]
             for _ in range(self._turns):
-                answer = await ask(self._serving, said, self._tokens, {"x-rl-session": id})
-                said += [answer, "Go on."]
+                answer = await ask(self._serving, texts, self._tokens, {"x-rl-session": id})
+                texts += [answer, "Go on."]
                 self.turns += 1
             async with self._serving.http.post(f"/rl/episodes/{id}/reward", json={"reward": 1}, raise_for_status=True):
                 pass
 
 
-async def ask(serving: Serving, said: list[str], tokens: int, headers: dict[str, str]) -> str:
+async def ask(serving: Serving, texts: list[str], tokens: int, headers: dict[str, str]) -> str:
     """The answer, which has as many tokens whatever the model thinks of it."""
-    messages = [{"role": "assistant" if at % 2 else "user", "content": text} for at, text in enumerate(said)]
+    messages = [{"role": "assistant" if index % 2 else "user", "content": text} for index, text in enumerate(texts)]
     body = {"model": "small", "messages": messages, "max_tokens": tokens, "ignore_eos": True}
     async with serving.http.post("/v1/chat/completions", json=body, headers=headers) as response:
         answer = await response.json()
@@ -65,13 +65,13 @@ async def ask(serving: Serving, said: list[str], tokens: int, headers: dict[str,
 
 async def person(serving: Serving, answers: int, tokens: int) -> list[float]:
     """Seconds of each answer, the first left out: it may wait for what only a first request costs."""
-    found = []
-    for at in range(answers + 1):
+    seconds = []
+    for number in range(answers + 1):
         began = time.perf_counter()
-        await ask(serving, [f"{at}. Why is the sky blue?"], tokens, {})
-        found.append(round(time.perf_counter() - began, 3))
+        await ask(serving, [f"{number}. Why is the sky blue?"], tokens, {})
+        seconds.append(round(time.perf_counter() - began, 3))
         await asyncio.sleep(PAUSE_S)
-    return found[1:]
+    return seconds[1:]
 
 
 async def phase(args: argparse.Namespace, folder: Path, name: str, clients: int, at_once: int) -> dict[str, Any]:
@@ -82,23 +82,23 @@ async def phase(args: argparse.Namespace, folder: Path, name: str, clients: int,
     playing = [asyncio.create_task(rollouts.play()) for _ in range(clients)]
     try:
         await person(serving, 0, args.tokens)
-        began, before = time.perf_counter(), rollouts.turns
+        began, turns_before = time.perf_counter(), rollouts.turns
         seconds = await person(serving, args.answers, args.tokens)
-        told = (await serving.status())["episodes"]
-        rate = (rollouts.turns - before) / (time.perf_counter() - began)
-        broken = [one.exception() for one in playing if one.done()]
+        episodes = (await serving.status())["episodes"]
+        rate = (rollouts.turns - turns_before) / (time.perf_counter() - began)
+        broken = [task.exception() for task in playing if task.done()]
         if broken:
             raise SystemExit(f"{name}: {broken[0]!r}")
     finally:
-        for one in playing:
-            one.cancel()
+        for task in playing:
+            task.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
         await serving.stop()
-    found: dict[str, Any] = {"name": name, "answers_s": seconds, "median_s": round(statistics.median(seconds), 3)}
+    figures: dict[str, Any] = {"name": name, "answers_s": seconds, "median_s": round(statistics.median(seconds), 3)}
     if clients:
-        found |= {"turns_a_second": round(rate, 2), "requests": told["requests"]}
-    print(json.dumps(found), flush=True)
-    return found
+        figures |= {"turns_a_second": round(rate, 2), "requests": episodes["requests"]}
+    print(json.dumps(figures), flush=True)
+    return figures
 
 
 async def measured(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
@@ -119,11 +119,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/rollouts.json")
     args = parser.parse_args()
     args.weights = args.weights or resolve(None).path
-    what = {name: getattr(args, name) for name in ("clients", "answers", "turns", "tokens")}
-    about = circumstances() | {"what": what, "threads": os.environ.get("OMP_NUM_THREADS")}
+    settings = {name: getattr(args, name) for name in ("clients", "answers", "turns", "tokens")}
+    about = circumstances() | {"what": settings, "threads": os.environ.get("OMP_NUM_THREADS")}
     with tempfile.TemporaryDirectory(prefix="rlproxy-rollouts-") as folder:
-        found = asyncio.run(measured(args, Path(folder)))
-    args.json.write_text(json.dumps(about | {"phases": found}, indent=1) + "\n")
+        phases = asyncio.run(measured(args, Path(folder)))
+    args.json.write_text(json.dumps(about | {"phases": phases}, indent=1) + "\n")
     return 0
 
 

@@ -62,7 +62,7 @@ class Part(NamedTuple):
     inputs: tuple[Input, ...]
 
 
-def again(text: str, last: str = "") -> Callable[[int], str]:
+def repeated(text: str, last: str = "") -> Callable[[int], str]:
     return lambda size: text * (size // len(text)) + last
 
 
@@ -83,8 +83,8 @@ def commands(text: str) -> None:
 def stream(raw: bytes) -> None:
     """The events of a stream, and each with other data."""
     splitter = sse.EventSplitter()
-    for at in range(0, len(raw), PIECE):
-        for event in splitter.feed(raw[at : at + PIECE]):
+    for offset in range(0, len(raw), PIECE):
+        for event in splitter.feed(raw[offset : offset + PIECE]):
             event.with_data(event.data or b"")
     splitter.remainder()
 
@@ -119,16 +119,16 @@ HALF_KEYS: Final = "-----BEGIN PRIVATE KEY-----" * 70 + "-----END "
 LOGPROB: Final = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
 PARTS: Final = (
     Part("redaction", redaction, (
-        Input("prose", again(WORDS)), Input("code", again(CODE)), Input("begun keys", again(HALF_KEYS)),
-        Input("beginnings of tokens", again("sk-eyJ.ghp_")), Input("card numbers", again("4111" * 4 + "\n")),
-        Input("beginnings of cards", again("4111 ")),
+        Input("prose", repeated(WORDS)), Input("code", repeated(CODE)), Input("begun keys", repeated(HALF_KEYS)),
+        Input("beginnings of tokens", repeated("sk-eyJ.ghp_")), Input("card numbers", repeated("4111" * 4 + "\n")),
+        Input("beginnings of cards", repeated("4111 ")),
     )),
     # Text that is neither of an agent's format nor a command is seen to be so in one look, so its time is small.
     Part("command detection", commands, (
-        Input("prose", again(WORDS, "/rl good")),
-        Input("blocks without an end", again("<user_info", "</user_info>/rl")),
-        Input("blocks", again("<user_info></user_info>", "/rl good")), Input("commands", again("/rl good\n")),
-        Input("headers", again("[Mon 2024-01-01 10:00 UTC] ", "/rl good")),
+        Input("prose", repeated(WORDS, "/rl good")),
+        Input("blocks without an end", repeated("<user_info", "</user_info>/rl")),
+        Input("blocks", repeated("<user_info></user_info>", "/rl good")), Input("commands", repeated("/rl good\n")),
+        Input("headers", repeated("[Mon 2024-01-01 10:00 UTC] ", "/rl good")),
     )),
     Part("SSE parsing", stream, (
         Input("chunks", stream_of(CHUNK)), Input("one line", stream_of(b"data: a")),
@@ -149,17 +149,17 @@ PARTS: Final = (
 )  # fmt: skip
 
 
-def seconds(read: Callable[[Any], Any], given: Any, repeats: int) -> float:
+def seconds(read: Callable[[Any], Any], data: Any, repeats: int) -> float:
     """CPU time of this thread, the least of some."""
-    found = []
+    times = []
     for _ in range(repeats):
         gc.collect()
         gc.disable()  # it looks through all that there is, now and then
-        at = time.thread_time()
-        read(given)
-        found.append(time.thread_time() - at)
+        began = time.thread_time()
+        read(data)
+        times.append(time.thread_time() - began)
         gc.enable()
-    return min(found)
+    return min(times)
 
 
 def exponent(sizes: list[int], times: list[float]) -> float:
@@ -167,11 +167,11 @@ def exponent(sizes: list[int], times: list[float]) -> float:
     return statistics.linear_regression([math.log(n) for n in sizes], [math.log(max(t, 1e-9)) for t in times]).slope
 
 
-def measured(part: Part, one: Input, smallest: int, repeats: int) -> dict[str, Any]:
+def measured(part: Part, part_input: Input, smallest: int, repeats: int) -> dict[str, Any]:
     sizes = [smallest << n for n in range(DOUBLINGS + 1)]
-    times = [seconds(part.read, one.make(size), repeats) for size in sizes]
+    times = [seconds(part.read, part_input.make(size), repeats) for size in sizes]
     return {
-        "part": part.name, "input": one.kind, "bytes": sizes, "cpu_s": [round(t, 6) for t in times],
+        "part": part.name, "input": part_input.kind, "bytes": sizes, "cpu_s": [round(t, 6) for t in times],
         "exponent": round(exponent(sizes, times), 3),
     }  # fmt: skip
 
@@ -181,25 +181,25 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    smallest = QUICK if given.quick else SMALLEST
+    arguments = parser.parse_args()
+    smallest = QUICK if arguments.quick else SMALLEST
     about = circumstances()
     rows = []
     print(f"{'':22}{'':24}{'exponent':>9}   CPU milliseconds at {smallest >> 10} KB and each doubling")
     for part in PARTS:
-        for one in part.inputs:
-            row = measured(part, one, smallest, given.repeats)
+        for part_input in part.inputs:
+            row = measured(part, part_input, smallest, arguments.repeats)
             rows.append(row)
             times = "".join(f"{t * 1000:9.2f}" for t in row["cpu_s"])
-            print(f"{part.name:22}{one.kind:24}{row['exponent']:9.2f} {times}", flush=True)
-    above = [f"{row['part']}, {row['input']}: {row['exponent']}" for row in rows if row["exponent"] > MOST]
-    target = given.json or (None if given.quick else ROOT / "benchmarks/scaling.json")
+            print(f"{part.name:22}{part_input.kind:24}{row['exponent']:9.2f} {times}", flush=True)
+    violations = [f"{row['part']}, {row['input']}: {row['exponent']}" for row in rows if row["exponent"] > MOST]
+    target = arguments.json or (None if arguments.quick else ROOT / "benchmarks/scaling.json")
     if target is not None:
-        result = about | {"most": MOST, "repeats": given.repeats, "rows": rows}
+        result = about | {"most": MOST, "repeats": arguments.repeats, "rows": rows}
         target.write_text(json.dumps(result, indent=1) + "\n")
-    if above:
-        print(f"above {MOST}: {'; '.join(above)}", file=sys.stderr)
-    return 1 if above else 0
+    if violations:
+        print(f"above {MOST}: {'; '.join(violations)}", file=sys.stderr)
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def random_adapter(weights: Path, folder: Path) -> None:
 
 
 async def speed(client: aiohttp.ClientSession, model: str, at_once: int, tokens: int) -> float:
-    async def one(n: int) -> int:
+    async def ask(n: int) -> int:
         body = {
             "model": model,
             "messages": [{"role": "user", "content": QUESTIONS[n % len(QUESTIONS)]}],
@@ -51,8 +51,8 @@ async def speed(client: aiohttp.ClientSession, model: str, at_once: int, tokens:
             return int((await response.json())["usage"]["completion_tokens"])
 
     start = time.perf_counter()
-    made = await asyncio.gather(*(one(n) for n in range(at_once)))
-    return sum(made) / (time.perf_counter() - start)
+    token_counts = await asyncio.gather(*(ask(n) for n in range(at_once)))
+    return sum(token_counts) / (time.perf_counter() - start)
 
 
 def write_run(weights: Path, folder: Path, threads: int) -> None:
@@ -73,7 +73,7 @@ def write_run(weights: Path, folder: Path, threads: int) -> None:
     spec = {"format": 1, "run": 1, "model": "base", "weights": str(weights), "version": 1, "parent": 0, "adapters": {}}
     spec |= {"out": str(folder / "out"), "baseline": 0.0, "seed": 1, "threads": threads, "preset": "balanced"}
     (folder / "run.json").write_text(json.dumps(spec | {"overrides": {}}))
-    (folder / "samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
     (folder / "calibration.jsonl").write_text("")
 
 
@@ -101,17 +101,17 @@ async def measure(weights: Path, adapter: Path, threads: int, tokens: int, scrat
             load = {"lora_name": "adapter", "lora_path": str(adapter)}
             await client.post("/v1/load_lora_adapter", json=load, raise_for_status=True)
             await speed(client, "adapter", 2, 4)  # warm
-            for model, beside in (("base", False), ("adapter", False), ("adapter", True)):
+            for model, with_training in (("base", False), ("adapter", False), ("adapter", True)):
                 run = None
-                if beside:
+                if with_training:
                     folder = scratch / f"run-{threads}"
                     write_run(weights, folder, threads)
                     run = await training(folder)
-                name = f"{model}, training beside it" if beside else model
+                name = f"{model}, training beside it" if with_training else model
                 for at_once in (1, 4, 8):
-                    found = round(await speed(client, model, at_once, tokens), 1)
-                    rows.append({"threads": threads, "model": name, "at_once": at_once, "tokens_per_s": found})
-                    print(f"{threads} threads  {name:30}  {at_once} at once  {found:6.1f} tokens/s", flush=True)
+                    rate = round(await speed(client, model, at_once, tokens), 1)
+                    rows.append({"threads": threads, "model": name, "at_once": at_once, "tokens_per_s": rate})
+                    print(f"{threads} threads  {name:30}  {at_once} at once  {rate:6.1f} tokens/s", flush=True)
                 if run is not None:
                     assert run.returncode is None, "the run was over before the measurement was"
                     run.kill()

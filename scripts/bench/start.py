@@ -42,48 +42,48 @@ ENV = {name: value for name, value in os.environ.items() if name != "PYTHONDONTW
 
 def command(code: list[str]) -> dict[str, float]:
     """To its end: seconds, and what it computed."""
-    before = os.times()
-    at = time.perf_counter()
+    start = os.times()
+    began = time.perf_counter()
     subprocess.run([sys.executable, *code], cwd=ROOT, env=ENV, stdout=subprocess.DEVNULL, check=True)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return {"s": time.perf_counter() - at, "cpu_s": cpu}
+    end = os.times()
+    cpu = end.children_user + end.children_system - start.children_user - start.children_system
+    return {"s": time.perf_counter() - began, "cpu_s": cpu}
 
 
 def serve(home: Path, url: str) -> dict[str, float]:
     """From the command to the first 200 of /readyz, and at rest."""
-    process, found, _ = started(home, url)
+    process, ready, _ = started(home, url)
     try:
         time.sleep(REST_S)
-        before = sum(process.cpu_times()[:2])
+        cpu_before = sum(process.cpu_times()[:2])
         time.sleep(REST_S)
         memory = process.memory_full_info()
-        idle = (sum(process.cpu_times()[:2]) - before) / REST_S
-        return found | {"rss_mb": memory.rss / 1e6, "uss_mb": memory.uss / 1e6, "idle_cpu": idle}
+        idle = (sum(process.cpu_times()[:2]) - cpu_before) / REST_S
+        return ready | {"rss_mb": memory.rss / 1e6, "uss_mb": memory.uss / 1e6, "idle_cpu": idle}
     finally:
         stop(process)
 
 
 def serve_killed(home: Path, url: str) -> dict[str, float]:
     """After `kill -9`: until it is ready, an answer while the database is checked, and until that is done."""
-    process, _, at = started(home, url)
+    process, _, address = started(home, url)
     process.kill()
     process.wait()
-    process, found, at = started(home, url)
+    process, ready, address = started(home, url)
     try:
-        asked = time.perf_counter()
-        request = urllib.request.Request(f"{at}/v1/chat/completions", data=ASK, headers={"content-type": TYPE})
+        began = time.perf_counter()
+        request = urllib.request.Request(f"{address}/v1/chat/completions", data=ASK, headers={"content-type": TYPE})
         with urllib.request.urlopen(request, timeout=60) as response:
             response.read()
-        answer = time.perf_counter() - asked
-        states = [_database(at)]
+        answer = time.perf_counter() - began
+        states = [_database(address)]
         over = time.perf_counter() + CHECKED_S
         while states[-1] == "checking" and time.perf_counter() < over:
             time.sleep(0.2)
-            states.append(_database(at))
+            states.append(_database(address))
         if states[-1] != "sound":
             raise SystemExit(f"the database is {states[-1]} after {CHECKED_S:.0f} s")
-        return found | {"answer_s": answer, "beside": float(states[0] == "checking"), "checked_s": _since(asked)}
+        return ready | {"answer_s": answer, "beside": float(states[0] == "checking"), "checked_s": _since(began)}
     finally:
         stop(process)
 
@@ -93,15 +93,15 @@ def _database(url: str) -> str:
         return str(json.load(response)["database"]["state"])
 
 
-def _since(at: float) -> float:
-    return time.perf_counter() - at
+def _since(began: float) -> float:
+    return time.perf_counter() - began
 
 
 def started(home: Path, url: str) -> tuple[psutil.Popen, dict[str, float], str]:
     """The process, how long it took to be ready, and where it answers."""
     address = home / "serving.json"
     address.unlink(missing_ok=True)
-    at = time.perf_counter()
+    began = time.perf_counter()
     with (home / "start.log").open("w") as log:
         process = psutil.Popen(
             [
@@ -112,11 +112,11 @@ def started(home: Path, url: str) -> tuple[psutil.Popen, dict[str, float], str]:
         )  # fmt: skip
     try:
         while not address.exists() or not _ready(json.loads(address.read_text())["url"]):
-            if process.poll() is not None or time.perf_counter() - at > READY_S:
+            if process.poll() is not None or time.perf_counter() - began > READY_S:
                 raise SystemExit(f"rlproxy was not ready: {(home / 'start.log').read_text()[-500:]}")
             time.sleep(0.002)
-        found = {"s": time.perf_counter() - at, "cpu_s": sum(process.cpu_times()[:2])}
-        return process, found, str(json.loads(address.read_text())["url"])
+        ready = {"s": time.perf_counter() - began, "cpu_s": sum(process.cpu_times()[:2])}
+        return process, ready, str(json.loads(address.read_text())["url"])
     except BaseException:
         stop(process)
         raise
@@ -140,10 +140,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=7)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    times = 2 if given.quick else given.times
+    arguments = parser.parse_args()
+    times = 2 if arguments.quick else arguments.times
     about = circumstances()
-    found: dict[str, Any] = {"times": times}
+    report: dict[str, Any] = {"times": times}
     with tempfile.TemporaryDirectory() as name:
         url = upstream(Path(name))
         home = Path(name) / "home"
@@ -155,21 +155,21 @@ def main() -> None:
                 rows["python, aiohttp"].append(command(["-c", "import aiohttp.web"]))
                 rows["--help"].append(command(["-m", "proxy.cli", "--help"]))
                 rows["serve"].append(serve(home, url))
-                if given.home is not None:
-                    rows.setdefault("serve, large home", []).append(serve(given.home, url))
-                    rows.setdefault("serve, large home, killed", []).append(serve_killed(given.home, url))
+                if arguments.home is not None:
+                    rows.setdefault("serve, large home", []).append(serve(arguments.home, url))
+                    rows.setdefault("serve, large home, killed", []).append(serve_killed(arguments.home, url))
         finally:
             for child in psutil.Process().children():
                 stop(child)
-    found |= {name: middle(taken) for name, taken in rows.items()}
-    if given.home is not None:
-        with closing(sqlite3.connect(given.home / NAME)) as db:
-            (found["large_completions"],) = db.execute("SELECT count(*) FROM completions").fetchone()
-    base = found["python, aiohttp"]["s"]
-    found["of_python"] = {name: round(found[name]["s"] / base, 2) for name in rows}
-    result = about | found
-    print(json.dumps(found, indent=1))
-    target = given.json or (None if given.quick else ROOT / "benchmarks/start.json")
+    report |= {name: middle(samples) for name, samples in rows.items()}
+    if arguments.home is not None:
+        with closing(sqlite3.connect(arguments.home / NAME)) as db:
+            (report["large_completions"],) = db.execute("SELECT count(*) FROM completions").fetchone()
+    base = report["python, aiohttp"]["s"]
+    report["of_python"] = {name: round(report[name]["s"] / base, 2) for name in rows}
+    result = about | report
+    print(json.dumps(report, indent=1))
+    target = arguments.json or (None if arguments.quick else ROOT / "benchmarks/start.json")
     if target is not None:
         target.write_text(json.dumps(result, indent=1) + "\n")
 

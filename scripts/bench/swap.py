@@ -43,7 +43,7 @@ QUESTIONS = (
     "Tell me about the sea.", "How do I boil an egg?", "Who was Newton?", "Write a letter to a friend.",
     "Name a fruit and say why.", "What do bees make?", "Why is the sky blue?", "What is a proxy?",
 )  # fmt: skip
-SHOWN = (
+PRINTED = (
     "failed_count", "mixed_count", "first_token", "between_chunks", "until_all_have_it", "load_s", "switch_s",
     "pointer_s", "swap_to_first_token_s",
 )  # fmt: skip
@@ -65,9 +65,9 @@ class Reply:
 class Change:
     kind: str  # swap or rollback
     live: int
-    asked: float
+    start: float
     switched: float  # the pointer has moved
-    done: float
+    end: float
     load_s: float | None  # None: it was loaded already
     switch_s: float  # from the end of the load, the warm-up with it
     pointer_s: float  # from the end of the warm-up
@@ -141,9 +141,9 @@ async def what_each_says(http: aiohttp.ClientSession, versions: int, lengths: Le
             assert reply.label == pin
             expected[pin, question] = reply.text
         print(f"{pin}: {expected[pin, questions[0]]!r}", flush=True)
-    for one, other in itertools.combinations({pin for pin, _ in expected}, 2):
-        apart = sum(expected[one, q] != expected[other, q] for q in questions)
-        assert 2 * apart >= len(questions), f"{one} and {other} say the same"
+    for first_pin, second_pin in itertools.combinations({pin for pin, _ in expected}, 2):
+        differences = sum(expected[first_pin, q] != expected[second_pin, q] for q in questions)
+        assert 2 * differences >= len(questions), f"{first_pin} and {second_pin} say the same"
     return expected
 
 
@@ -165,30 +165,30 @@ class Pointer:
 
 
 async def change(http: aiohttp.ClientSession, pointer: Pointer, timed: Timed, act: str) -> Change:
-    asked = time.perf_counter()
+    start = time.perf_counter()
     async with http.post(f"/rl/{act}") as response:
         body = await response.json()
         if response.status != 200:
             raise SystemExit(f"{act} failed: {body}")
-    done, live = time.perf_counter(), body["live"]
-    while pointer.moved.get(live, 0.0) < asked:
+    end, live = time.perf_counter(), body["live"]
+    while pointer.moved.get(live, 0.0) < start:
         await asyncio.sleep(0.001)
-    switched, loaded = pointer.moved[live], timed.loaded > asked
+    switched, loaded = pointer.moved[live], timed.loaded > start
     return Change(
-        act.partition("/")[0].replace("promote", "swap"), live, asked, switched, done,
-        timed.loaded - timed.began if loaded else None, switched - (timed.loaded if loaded else asked),
+        act.partition("/")[0].replace("promote", "swap"), live, start, switched, end,
+        timed.loaded - timed.began if loaded else None, switched - (timed.loaded if loaded else start),
         pointer.took_s[live],
     )  # fmt: skip
 
 
 def acts(swaps: int, rollbacks: int) -> list[str]:
     """Every so often a version is taken back, and the next one goes live after that."""
-    found: list[str] = []
+    steps: list[str] = []
     for version in range(1, swaps + 1):
-        found.append(f"promote/{version}")
+        steps.append(f"promote/{version}")
         if version * rollbacks // swaps > (version - 1) * rollbacks // swaps:
-            found.append("rollback")
-    return found
+            steps.append("rollback")
+    return steps
 
 
 async def measure(backend: str, options: argparse.Namespace, weights: Path, scratch: Path) -> dict[str, Any]:
@@ -217,7 +217,7 @@ async def measure(backend: str, options: argparse.Namespace, weights: Path, scra
             changes.append(await change(http, pointer, timed, act))
             await asyncio.sleep(AFTER_S)
             last = changes[-1]
-            print(f"{act}: {last.done - last.asked:.1f} s, {len(clients.replies)} replies", flush=True)
+            print(f"{act}: {last.end - last.start:.1f} s, {len(clients.replies)} replies", flush=True)
         clients.stop()
         await asyncio.gather(*tasks)
         listening.cancel()
@@ -226,28 +226,26 @@ async def measure(backend: str, options: argparse.Namespace, weights: Path, scra
 
 def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
     replies = clients.replies
-    shortly = [(c.asked, c.done + AFTER_S) for c in changes]
-    nexts = [*(c.asked for c in changes[1:]), float("inf")]
-    longer = [
-        (c.asked, max(c.done + AFTER_S, _reached(c, end, replies))) for c, end in zip(changes, nexts, strict=True)
-    ]
+    shortly = [(c.start, c.end + AFTER_S) for c in changes]
+    nexts = [*(c.start for c in changes[1:]), float("inf")]
+    longer = [(c.start, max(c.end + AFTER_S, _reached(c, end, replies))) for c, end in zip(changes, nexts, strict=True)]
     began = {r.question: r.ended for r in reversed(replies)}  # the first of each client: all began in one moment
-    counted = [r for r in replies if r.ended > began[r.question]]
-    first_token = [(r.first, r.first - r.began) for r in counted]
-    between_chunks = [gap for r in counted for gap in r.gaps]
+    counted_replies = [r for r in replies if r.ended > began[r.question]]
+    first_token = [(r.first, r.first - r.began) for r in counted_replies]
+    between_chunks = [gap for r in counted_replies for gap in r.gaps]
 
     def parted(points: Sequence[tuple[float, float]], during: Sequence[tuple[float, float]]) -> dict[str, Any]:
-        inside = [s for at, s in points if any(a <= at <= b for a, b in during)]
-        outside = [s for at, s in points if not any(a <= at <= b for a, b in during)]
-        before, now = _quantiles(outside), _quantiles(inside)
-        return {"before": before, "during": now, "p99_ratio": round(now["p99_ms"] / before["p99_ms"], 2)}
+        inside = [s for moment, s in points if any(a <= moment <= b for a, b in during)]
+        outside = [s for moment, s in points if not any(a <= moment <= b for a, b in during)]
+        calm, now = _quantiles(outside), _quantiles(inside)
+        return {"before": calm, "during": now, "p99_ratio": round(now["p99_ms"] / calm["p99_ms"], 2)}
 
     first_tokens = []
     for c in changes:
         label = f"v{c.live}" if c.live else "base"
-        later = [r.first for r in replies if r.label == label and r.began >= c.switched]
-        if later:
-            first_tokens.append(min(later) - c.asked)
+        firsts = [r.first for r in replies if r.label == label and r.began >= c.switched]
+        if firsts:
+            first_tokens.append(min(firsts) - c.start)
     loads = [c.load_s for c in changes if c.load_s is not None]
     return {
         "replies": len(replies),
@@ -261,13 +259,13 @@ def figures(clients: Clients, changes: Sequence[Change]) -> dict[str, Any]:
         "until_all_have_it": {
             "first_token": parted(first_token, longer),
             "between_chunks": parted(between_chunks, longer),
-            "seconds": _spread([until - asked for asked, until in longer]),
+            "seconds": _spread([end - start for start, end in longer]),
         },
         "load_s": _spread(loads),
         "switch_s": _spread([c.switch_s for c in changes]),
         "pointer_s": _spread([c.pointer_s for c in changes]),
         "swap_to_first_token_s": _spread(first_tokens),
-        "changes": [{"kind": c.kind, "live": c.live, "seconds": round(c.done - c.asked, 3)} for c in changes],
+        "changes": [{"kind": c.kind, "live": c.live, "seconds": round(c.end - c.start, 3)} for c in changes],
     }
 
 
@@ -278,14 +276,14 @@ def _reached(change: Change, end: float, replies: Sequence[Reply]) -> float:
     for reply in replies:
         if reply.label == label and reply.began >= change.switched and reply.first < end:
             first[reply.question] = min(reply.first, first.get(reply.question, end))
-    return max(first.values(), default=change.done)
+    return max(first.values(), default=change.end)
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, Any]:
     values = sorted(seconds)
     assert values, "nothing was measured"
-    at = {name: values[min(len(values) - 1, int(len(values) * q))] for name, q in (("p50", 0.5), ("p99", 0.99))}
-    return {f"{name}_ms": round(1000 * s, 1) for name, s in at.items()} | {"n": len(values)}
+    quantiles = {name: values[min(len(values) - 1, int(len(values) * q))] for name, q in (("p50", 0.5), ("p99", 0.99))}
+    return {f"{name}_ms": round(1000 * s, 1) for name, s in quantiles.items()} | {"n": len(values)}
 
 
 def _spread(seconds: Sequence[float]) -> dict[str, float] | None:
@@ -305,26 +303,26 @@ def main() -> None:
         "tokens_per_reply": options.tokens,
         "seconds_before_each": options.seconds,
     }
-    wanted = [b for b in options.backend if not (options.resume and path and _has(path, b, form, options.swaps))]
+    backends = [b for b in options.backend if not (options.resume and path and _has(path, b, form, options.swaps))]
     each = estimate(options)
-    end = datetime.now() + timedelta(seconds=each * len(wanted))
-    names = ", ".join(wanted) or "nothing left"
+    end = datetime.now() + timedelta(seconds=each * len(backends))
+    names = ", ".join(backends) or "nothing left"
     print(f"{names}: about {each / 60:.0f} minutes each, until {end:%H:%M}; more on a busy machine", flush=True)
     failed = []
-    for backend in wanted:
+    for backend in backends:
         began = {"backend": backend, "date": now(), "machine": machine()}
         print(f"--- {backend}", flush=True)
         try:
             with tempfile.TemporaryDirectory() as folder:
-                found = asyncio.run(_in_time(4 * each, measure(backend, options, weights.path, Path(folder))))
+                measured = asyncio.run(_in_time(4 * each, measure(backend, options, weights.path, Path(folder))))
         except (Exception, SystemExit) as error:
             failed.append(backend)
             print(f"{backend} failed, and its figures stay as they were: {error!r}", flush=True)
             continue
-        result = {**began, "python": platform.python_version(), "model": weights.path.name, **form, **found}
+        result = {**began, "python": platform.python_version(), "model": weights.path.name, **form, **measured}
         if path:
             _keep(path, result)
-        print(json.dumps({key: result[key] for key in SHOWN}, indent=2), flush=True)
+        print(json.dumps({key: result[key] for key in PRINTED}, indent=2), flush=True)
     if failed:
         raise SystemExit(f"Failed: {', '.join(failed)}. With --resume only what is missing is measured.")
 
@@ -364,17 +362,17 @@ async def _in_time(seconds: float, work: Coroutine[Any, Any, dict[str, Any]]) ->
 def _has(path: Path, backend: str, form: dict[str, Any], swaps: int) -> bool:
     """Tell whether the file has these figures. Writing some of them makes a commit dirty, but not another one."""
 
-    def clean(found: dict[str, Any]) -> dict[str, Any]:
-        return {**{key: found.get(key) for key in form}, "commit": str(found["commit"]).removesuffix("-dirty")}
+    def clean(row: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: row.get(key) for key in form}, "commit": str(row["commit"]).removesuffix("-dirty")}
 
-    kept = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] == backend]
-    return any(clean(one) == clean(form) and sum(c["kind"] == "swap" for c in one["changes"]) == swaps for one in kept)
+    rows = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] == backend]
+    return any(clean(row) == clean(form) and sum(c["kind"] == "swap" for c in row["changes"]) == swaps for row in rows)
 
 
 def _keep(path: Path, result: dict[str, Any]) -> None:
     """Beside the figures of other backends."""
-    others = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != result["backend"]]
-    path.write_text(json.dumps(sorted([*others, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
+    rows = [r for r in (json.loads(path.read_text()) if path.exists() else []) if r["backend"] != result["backend"]]
+    path.write_text(json.dumps(sorted([*rows, result], key=lambda r: str(r["backend"])), indent=2) + "\n")
 
 
 if __name__ == "__main__":

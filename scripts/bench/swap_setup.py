@@ -82,8 +82,8 @@ async def adapters(weights: Path, folder: Path, count: int) -> None:
 
 async def publish(http: aiohttp.ClientSession, store: Store, home: Path, version: int, folder: Path) -> None:
     """Put a version on record as a run leaves it, with a claimed rating. The version is not live."""
-    said = {"model": MODEL, "messages": [{"role": "user", "content": f"Say {version}."}], "max_tokens": 1}
-    async with http.post("/v1/chat/completions", json=said, raise_for_status=True) as response:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": f"Say {version}."}], "max_tokens": 1}
+    async with http.post("/v1/chat/completions", json=body, raise_for_status=True) as response:
         rating = {"completion_id": (await response.json())["id"], "rating": "good"}
     await (await http.post("/v1/feedback", json=rating, raise_for_status=True)).read()
     claimed = await store.samples.claim(SampleRequirements(
@@ -168,9 +168,9 @@ async def _server(kind: str, weights: Path, home: Path, threads: int) -> AsyncIt
 @contextlib.asynccontextmanager
 async def running(command: list[str], log: Path, env: dict[str, str]) -> AsyncIterator[str]:
     """The address of a server that runs inside the block; its port goes behind the command."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     ours = ("OMP_", "PYTHON") if command[0] == str(VLLM) else ("PYTHON",)  # vLLM binds its own threads
     mine = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     with log.open("wb") as file:

@@ -48,8 +48,8 @@ WAYS = ("naive", "kept", "bf16", "ours", "tight")  # of computing log-probs and 
 
 def load(spec: str | None, compute: Compute = "float32") -> TorchPolicy:
     """The model as a run has it, one thread; B away from 0, where half of the gradients would be 0."""
-    found = weights.resolve(spec).path
-    policy = TorchPolicy(found, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, compute=compute)
+    path = weights.resolve(spec).path
+    policy = TorchPolicy(path, presets.resolve("balanced", {}), parent=None, threads=1, seed=0, compute=compute)
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in policy.trained.items():
@@ -75,10 +75,10 @@ def samples(policy: TorchPolicy, count: int, prompt: int, reply: int) -> list[To
 
 def backward(policy: TorchPolicy, rows: list[Tokens], replies: int) -> None:
     packed = packing.pack(rows)
-    ones = np.ones(len(packed.target))
+    unit = np.ones(len(packed.target))
     share = np.repeat([1 / (len(r.reply) * replies) for r in rows], packed.lengths)
     # No ℓ_old is needed to time a gradient: with these terms the loss is −mean ℓ_θ, and the guard never speaks.
-    terms = Terms(-20 * ones, -20 * ones, ones, ones, share)
+    terms = Terms(-20 * unit, -20 * unit, unit, unit, share)
     policy.backward(
         packed,
         terms,
@@ -87,12 +87,12 @@ def backward(policy: TorchPolicy, rows: list[Tokens], replies: int) -> None:
 
 
 def gradient(policy: TorchPolicy) -> dict[str, torch.Tensor]:
-    found = {}
+    gradients = {}
     for name, parameter in policy.trained.items():
         assert parameter.grad is not None
-        found[name] = parameter.grad
+        gradients[name] = parameter.grad
         parameter.grad = None
-    return found
+    return gradients
 
 
 def speed(policy: TorchPolicy, count: int, prompt: int) -> dict[str, Any]:
@@ -101,18 +101,18 @@ def speed(policy: TorchPolicy, count: int, prompt: int) -> dict[str, Any]:
     backward(policy, [Tokens(r.prompt[:64], r.reply[:8]) for r in rows[:2]], count)  # warm
     gradient(policy)
     single: dict[str, torch.Tensor] = {}
-    apart = 0.0
+    single_s = 0.0
     for n, row in enumerate(rows):
         if n == count // 2:
-            together, groups = packed_seconds(policy, rows)
+            packed_s, groups = packed_seconds(policy, rows)
             packed = gradient(policy)
-        apart += timed(lambda row=row: backward(policy, [row], count))  # type: ignore[misc]
-        for name, one in gradient(policy).items():
-            single[name] = single[name] + one if name in single else one
+        single_s += timed(lambda row=row: backward(policy, [row], count))  # type: ignore[misc]
+        for name, tensor in gradient(policy).items():
+            single[name] = single[name] + tensor if name in single else tensor
     tokens_apart = sum(len(r.computed) for r in rows)
     tokens = sum(packing.size([rows[i] for i in members], trees=True) for members in groups)
     gaps = [float((packed[n] - g).norm() / g.norm()) for n, g in single.items()]
-    found = {
+    figures = {
         "samples": count,
         "prompt_tokens": prompt,
         "reply_tokens": [min(len(r.reply) for r in rows), max(len(r.reply) for r in rows)],
@@ -120,13 +120,13 @@ def speed(policy: TorchPolicy, count: int, prompt: int) -> dict[str, Any]:
         "tokens_one_by_one": tokens_apart,
         "tokens_packed": tokens,
         "times_fewer_tokens": round(tokens_apart / tokens, 2),
-        "cpu_seconds_one_by_one": round(apart, 2),
-        "cpu_seconds_packed": round(together, 2),
-        "times_faster": round(apart / together, 2),
+        "cpu_seconds_one_by_one": round(single_s, 2),
+        "cpu_seconds_packed": round(packed_s, 2),
+        "times_faster": round(single_s / packed_s, 2),
         "max_relative_gradient_difference": max(gaps),
     }
-    print(json.dumps(found, indent=1), flush=True)
-    return found
+    print(json.dumps(figures, indent=1), flush=True)
+    return figures
 
 
 def packed_seconds(policy: TorchPolicy, rows: list[Tokens]) -> tuple[float, list[list[int]]]:
@@ -157,7 +157,7 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     rows = samples(policy, reply_tokens // 128, 32, 128 + 8)
     rows = [Tokens(r.prompt, r.reply[:128], r.temperature) for r in rows]
     assert sum(len(r.reply) for r in rows) == reply_tokens
-    before = psutil.Process().memory_info().rss
+    rss_before = psutil.Process().memory_info().rss
     start = time.process_time()
     if way == "naive":
         ids = torch.tensor([r.prompt + r.reply for r in rows])  # (B, S), all of one length
@@ -170,7 +170,7 @@ def peak(policy: TorchPolicy, way: str, reply_tokens: int) -> dict[str, Any]:
     checksum = sum(float(g.double().pow(2).sum()) for g in gradient(policy).values()) ** 0.5
     return {
         "way": way,
-        "mib": round((most - before) / 2**20),
+        "mib": round((most - rss_before) / 2**20),
         "cpu_seconds": round(time.process_time() - start, 2),
         "gradient_norm": checksum,
     }
@@ -182,9 +182,9 @@ def memory(options: argparse.Namespace, reply_tokens: int, keep: Callable[[dict[
         command = [sys.executable, "-m", "scripts.bench.train", "--child", way, "--reply-tokens", str(reply_tokens)]
         command += ["--weights", options.weights] if options.weights else []
         line = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()[-1]
-        found = json.loads(line)
-        print(f"{way}: {found['mib']} MiB over the model, {found['cpu_seconds']} s of CPU", flush=True)
-        keep(found)
+        row = json.loads(line)
+        print(f"{way}: {row['mib']} MiB over the model, {row['cpu_seconds']} s of CPU", flush=True)
+        keep(row)
 
 
 def shares(part: dict[str, Any], row: dict[str, Any], reply_tokens: int) -> dict[str, Any]:
@@ -255,8 +255,8 @@ def main() -> None:
     path = ROOT / "benchmarks" / ("train_quick.json" if options.quick else "train.json")
     result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
 
-    def keep(part: str, found: dict[str, Any]) -> None:
-        result[part] = found
+    def keep(part: str, figures: dict[str, Any]) -> None:
+        result[part] = figures
         path.write_text(json.dumps(result, indent=2) + "\n")
 
     if options.part in (None, "memory"):

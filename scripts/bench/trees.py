@@ -35,23 +35,23 @@ def cpu_us(target: Target) -> float:
 
 
 def window(client: Client, shape: Shape, target: Target) -> dict[str, float]:
-    before = cpu_us(target)
-    found = client.load(shape, target, WINDOW_S)
-    told = {"p50_ms": found["latency_ms"]["p50"], "answers_a_second": found["answers"] / found["seconds"]}
-    if found.get("first_ms"):
-        told["first_p50_ms"] = found["first_ms"]["p50"]
-    if found.get("gap_ms"):
-        told["gap_p99_ms"] = found["gap_ms"]["p99"]
+    cpu_before = cpu_us(target)
+    load = client.load(shape, target, WINDOW_S)
+    figures = {"p50_ms": load["latency_ms"]["p50"], "answers_a_second": load["answers"] / load["seconds"]}
+    if load.get("first_ms"):
+        figures["first_p50_ms"] = load["first_ms"]["p50"]
+    if load.get("gap_ms"):
+        figures["gap_p99_ms"] = load["gap_ms"]["p99"]
     if target.name == "direct":  # nobody is between: there is no process to look at
-        return told
-    return told | {"cpu_us": (cpu_us(target) - before) / found["answers"]}
+        return figures
+    return figures | {"cpu_us": (cpu_us(target) - cpu_before) / load["answers"]}
 
 
 def summed(windows: list[dict[str, float]]) -> dict[str, float]:
     # Where each answer comes in one read there is no gap to tell of.
-    each = {name: [one[name] for one in windows] for name in windows[0] if all(name in one for one in windows)}
-    told = {name: round(statistics.median(values), 3) for name, values in each.items()}
-    return told | ({"cpu_us_lowest": round(min(each["cpu_us"]), 3)} if "cpu_us" in each else {})
+    each = {name: [row[name] for row in windows] for name in windows[0] if all(name in row for row in windows)}
+    medians = {name: round(statistics.median(values), 3) for name, values in each.items()}
+    return medians | ({"cpu_us_lowest": round(min(each["cpu_us"]), 3)} if "cpu_us" in each else {})
 
 
 def main() -> None:
@@ -61,15 +61,15 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--rounds", type=int, default=7, help="the first is not counted")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    known = {shape.name: shape for shape in shapes()}
-    found: dict[str, Any] = {
-        "date": now(), "machine": machine(), "commit": asked.commit,
-        "rounds": asked.rounds, "exact": asked.exact, "shapes": {},
+    arguments = parser.parse_args()
+    shapes_by_name = {shape.name: shape for shape in shapes()}
+    report: dict[str, Any] = {
+        "date": now(), "machine": machine(), "commit": arguments.commit,
+        "rounds": arguments.rounds, "exact": arguments.exact, "shapes": {},
     }  # fmt: skip
-    kind = "vllm" if asked.exact else "openai"
+    kind = "vllm" if arguments.exact else "openai"
     targets: list[Target] = []
-    with tempfile.TemporaryDirectory() as place, checked_out(asked.commit) as tree:
+    with tempfile.TemporaryDirectory() as place, checked_out(arguments.commit) as tree:
         folder, client = Path(place), Client()
         up = upstream(folder)
         try:
@@ -79,22 +79,22 @@ def main() -> None:
                 bare(folder, up),
             ]
             targets.append(Target("direct", up, targets[0].process, ""))
-            for name in asked.shapes:
+            for name in arguments.shapes:
                 windows: dict[str, list[dict[str, float]]] = {target.name: [] for target in targets}
-                for number in range(asked.rounds):
+                for number in range(arguments.rounds):
                     for target in targets:
-                        one = window(client, known[name], target)
+                        row = window(client, shapes_by_name[name], target)
                         if number:
-                            windows[target.name].append(one)
-                found["shapes"][name] = {target: summed(of) for target, of in windows.items()}
-                for who, told in found["shapes"][name].items():
-                    print(f"{name:14s} {who:8s} {told}", flush=True)
+                            windows[target.name].append(row)
+                report["shapes"][name] = {target: summed(of) for target, of in windows.items()}
+                for target_name, summary in report["shapes"][name].items():
+                    print(f"{name:14s} {target_name:8s} {summary}", flush=True)
         finally:
             client.close()
             for child in psutil.Process().children():
                 stop(child)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

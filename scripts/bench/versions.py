@@ -51,16 +51,16 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        at = time.perf_counter()
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self.took[name] = round(self.took.get(name, 0.0) + time.perf_counter() - at, 2)
+            self.took[name] = round(self.took.get(name, 0.0) + time.perf_counter() - began, 2)
 
     def timed(self, name: str, call: Any) -> Any:
-        async def timed(*args: Any, **more: Any) -> Any:
+        async def timed(*args: Any, **keywords: Any) -> Any:
             with self.step(name):
-                return await call(*args, **more)
+                return await call(*args, **keywords)
 
         return timed
 
@@ -74,11 +74,11 @@ def watch(backend: Backend, launcher: LocalLauncher, steps: Steps) -> None:
         backend._warm = steps.timed("into memory", backend._warm)  # type: ignore[method-assign]
         call = backend._call
 
-        async def create(method: str, path: str, **more: Any) -> Any:
+        async def create(method: str, path: str, **keywords: Any) -> Any:
             if path != "/api/create":
-                return await call(method, path, **more)
+                return await call(method, path, **keywords)
             with steps.step("create"):
-                return await call(method, path, **more)
+                return await call(method, path, **keywords)
 
         backend._call = create  # type: ignore[method-assign]
 
@@ -91,12 +91,12 @@ class Bytes:
 
     @property
     def now(self) -> int:
-        found = 0
+        total = 0
         for folder in self._folders:
             for file in folder.rglob("*"):
                 with contextlib.suppress(OSError):
-                    found += file.stat().st_blocks * 512
-        return found
+                    total += file.stat().st_blocks * 512
+        return total
 
     async def look(self) -> None:
         while True:
@@ -109,7 +109,7 @@ class Processors:
 
     def __init__(self, server: psutil.Process | None) -> None:
         self._server = server
-        self._at = self._now()
+        self._start = self._now()
 
     def _now(self) -> tuple[float, float]:
         ours = os.times()
@@ -123,8 +123,8 @@ class Processors:
 
     def since(self) -> dict[str, float]:
         return {
-            name: round(then - before, 1)
-            for name, then, before in zip(("rlproxy", "server"), self._now(), self._at, strict=True)
+            name: round(then - start, 1)
+            for name, then, start in zip(("rlproxy", "server"), self._now(), self._start, strict=True)
         }
 
 
@@ -134,7 +134,7 @@ async def served(way: str, folder: Path, gguf: Path, weights: Path) -> AsyncIter
     home.mkdir()
     flags: dict[str, Any] = {"home": home, "train.weights": str(weights)}
     server = None
-    kept = [home]
+    folders = [home]
     if way == "llama-server":
         command = f"{os.environ['LLAMA_SERVER']} -m {gguf} --alias {MODEL} -c 512 --parallel 1 --threads 2"
         flags |= {"backend.kind": "llamacpp", "backend.command": command}
@@ -145,7 +145,7 @@ async def served(way: str, folder: Path, gguf: Path, weights: Path) -> AsyncIter
         await server.run("create", MODEL, "-f", "Modelfile")
         flags |= {"backend.kind": "ollama", "backend.url": server.url, "backend.model": MODEL}
         flags["backend.models_dir"] = server.models
-        kept.append(folder / "models")
+        folders.append(folder / "models")
     launcher, steps = LocalLauncher(), Steps()
     backend = make_backend(load(flags, environ={}).settings, launcher)
     watch(backend, launcher, steps)
@@ -153,7 +153,7 @@ async def served(way: str, folder: Path, gguf: Path, weights: Path) -> AsyncIter
         async with aiohttp.ClientSession() as http:
             await backend.start(http, _nothing)
             pid = server.process.pid if server is not None and server.process is not None else None
-            yield backend, psutil.Process(pid) if pid is not None else psutil.Process(), Bytes(*kept), steps
+            yield backend, psutil.Process(pid) if pid is not None else psutil.Process(), Bytes(*folders), steps
             await backend.stop()
     finally:
         if server is not None:
@@ -194,28 +194,28 @@ async def main() -> None:
     parser.add_argument("--kind", choices=list(large_llama.TYPES), default="Q4_0")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()))
-    asked = parser.parse_args()
-    for size in asked.sizes:
-        folder = Path(tempfile.mkdtemp(prefix="large-", dir=asked.work))
+    arguments = parser.parse_args()
+    for size in arguments.sizes:
+        folder = Path(tempfile.mkdtemp(prefix="large-", dir=arguments.work))
         try:
             shape, gguf = large_llama.SHAPES[size], folder / f"{size}.gguf"
-            parameters = large_llama.write(gguf, shape, asked.kind, base_gguf())
+            parameters = large_llama.write(gguf, shape, arguments.kind, base_gguf())
             large_llama.as_weights(folder / "weights", shape, vocabulary=49152)
             adapters = [folder / f"v000{n}" for n in (1, 2)]
-            for n, one in enumerate(adapters):
-                large_llama.adapter(one, shape, n)
-            for way in asked.ways:
+            for n, adapter in enumerate(adapters):
+                large_llama.adapter(adapter, shape, n)
+            for way in arguments.ways:
                 about = circumstances() | {"parameters": parameters, "model_bytes": gguf.stat().st_size}
-                found = await measured(way, gguf, folder / "weights", adapters)
-                print(size, asked.kind, way, json.dumps(found), flush=True)
-                _keep(f"{size} {asked.kind}", way, about | found)
+                figures = await measured(way, gguf, folder / "weights", adapters)
+                print(size, arguments.kind, way, json.dumps(figures), flush=True)
+                _keep(f"{size} {arguments.kind}", way, about | figures)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keep(model: str, way: str, found: dict[str, Any]) -> None:
+def _keep(model: str, way: str, figures: dict[str, Any]) -> None:
     all: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    all.setdefault(model, {})[way] = found
+    all.setdefault(model, {})[way] = figures
     OUT.write_text(json.dumps(all, indent=1) + "\n")
 
 

@@ -31,32 +31,32 @@ WINDOW_S = 2.0
 
 def answers_a_second(clients: list[Client], targets: list[Target], shape: Shape) -> float:
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda pair: pair[0].load(shape, pair[1], WINDOW_S), zip(clients, targets, strict=True)))
-    return sum(float(one["answers"] / one["seconds"]) for one in found)
+        loads = list(pool.map(lambda pair: pair[0].load(shape, pair[1], WINDOW_S), zip(clients, targets, strict=True)))
+    return sum(float(load["answers"] / load["seconds"]) for load in loads)
 
 
 def measure(clients: list[Client], targets: dict[str, list[Target]], rounds: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for shape in SHAPES:
         each: dict[str, list[float]] = {f"{name} × {n}": [] for name in targets for n in (1, 2)}
         for number in range(rounds):
             for name, (first, second) in targets.items():
-                for n, asked in ((1, [first, first]), (2, [first, second])):
-                    told = answers_a_second(clients, asked, shape)
+                for n, chosen in ((1, [first, first]), (2, [first, second])):
+                    rate = answers_a_second(clients, chosen, shape)
                     if number:  # the first is not counted
-                        each[f"{name} × {n}"].append(told)
+                        each[f"{name} × {n}"].append(rate)
         medians = {name: round(statistics.median(values), 1) for name, values in each.items()}
         gains = {name: round(medians[f"{name} × 2"] / medians[f"{name} × 1"], 2) for name in targets}
-        found[shape.name] = {"answers_a_second": medians, "two_by_one": gains}
-        print(shape.name, found[shape.name], flush=True)
-    return found
+        report[shape.name] = {"answers_a_second": medians, "two_by_one": gains}
+        print(shape.name, report[shape.name], flush=True)
+    return report
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="the first is not counted")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     about = circumstances() | {"cores": psutil.cpu_count()}
     with tempfile.TemporaryDirectory() as place:
         folder, clients = Path(place), [Client(), Client()]
@@ -66,14 +66,14 @@ def main() -> None:
                 "bare relay": [bare(folder, up) for _ in range(2)],
                 "rlproxy": [rlproxy(folder, up, name) for name in ("one", "two")],
             }
-            found = about | {"shapes": measure(clients, targets, asked.rounds)}
+            report = about | {"shapes": measure(clients, targets, arguments.rounds)}
         finally:
             for client in clients:
                 client.close()
             for child in psutil.Process().children():
                 stop(child)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

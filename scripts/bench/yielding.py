@@ -42,7 +42,7 @@ from trainer.launch import standing
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "benchmarks" / "yield.json"
 BACKENDS = ("builtin", "llamacpp", "ollama")
-BEFORE = {"RLPROXY_TRAIN__NICE": "0", "RLPROXY_TRAIN__STAND_STILL_S": "0"}
+WITHOUT_YIELDING = {"RLPROXY_TRAIN__NICE": "0", "RLPROXY_TRAIN__STAND_STILL_S": "0"}
 READY_S = 300.0
 POLL_S = 0.2
 QUESTIONS = (
@@ -58,27 +58,27 @@ class Asking:
         self._http, self._tokens = http, tokens
         self._numbers = itertools.count()
 
-    async def ask(self, *, kept: bool = False) -> tuple[float, str]:
+    async def ask(self, *, is_captured: bool = False) -> tuple[float, str]:
         """Seconds of one answer, and its id. Each question is a new one, for the server's cache too."""
         number = next(self._numbers)
-        said = f"{number}. {QUESTIONS[number % len(QUESTIONS)]}"
-        body = {"model": MODEL, "messages": [{"role": "user", "content": said}], "max_tokens": self._tokens}
-        headers = {} if kept else {"x-rl-capture": "off"}
-        at = time.perf_counter()
+        question = f"{number}. {QUESTIONS[number % len(QUESTIONS)]}"
+        body = {"model": MODEL, "messages": [{"role": "user", "content": question}], "max_tokens": self._tokens}
+        headers = {} if is_captured else {"x-rl-capture": "off"}
+        began = time.perf_counter()
         async with self._http.post("/v1/chat/completions", json=body, headers=headers) as response:
             answer = await response.json()
         if response.status != 200:
             raise SystemExit(f"{response.status}: {answer}")
-        return time.perf_counter() - at, str(answer["id"])
+        return time.perf_counter() - began, str(answer["id"])
 
     async def status(self) -> dict[str, Any]:
         async with self._http.get("/rl/status", raise_for_status=True) as response:
-            found: dict[str, Any] = await response.json()
-            return found
+            status: dict[str, Any] = await response.json()
+            return status
 
     async def rated(self, count: int) -> None:
         for number in range(count):
-            _, id = await self.ask(kept=True)
+            _, id = await self.ask(is_captured=True)
             rating = {"completion_id": id, "rating": "good" if number % 2 else "bad"}
             async with self._http.post("/v1/feedback", json=rating, raise_for_status=True):
                 pass
@@ -88,7 +88,7 @@ class Asking:
         while (await self.status())["match"]["state"] == "unasked":
             await asyncio.sleep(POLL_S)
 
-    async def alone(self, count: int) -> list[float]:
+    async def without_run(self, count: int) -> list[float]:
         return [(await self.ask())[0] for _ in range(count)]
 
     async def train(self) -> None:
@@ -99,11 +99,11 @@ class Asking:
             await asyncio.sleep(POLL_S)
 
     async def _phase(self) -> str | None:
-        found = (await self.status())["training"]
-        if found["run"] is None:
+        training = (await self.status())["training"]
+        if training["run"] is None:
             return None
-        told = found["progress"]
-        return "publish" if "end" in told else str(told.get("phase", {}).get("phase", "start"))
+        progress = training["progress"]
+        return "publish" if "end" in progress else str(progress.get("phase", {}).get("phase", "start"))
 
     async def during(self, pause: float | None, so_far: Callable[[dict[str, list[float]], float], None]) -> None:
         """Measure answer times by the phase of the run in which they were asked for, and the run's seconds.
@@ -111,22 +111,22 @@ class Asking:
         `so_far` gets them with each new phase and at the end.
         """
         await self.train()
-        began, found = time.perf_counter(), dict[str, list[float]]()
+        began, seconds_by_phase = time.perf_counter(), dict[str, list[float]]()
         while (phase := await self._phase()) is not None:
             if pause is None:
                 await asyncio.sleep(POLL_S)
                 continue
-            if found and phase not in found:
-                so_far(found, time.perf_counter() - began)
+            if seconds_by_phase and phase not in seconds_by_phase:
+                so_far(seconds_by_phase, time.perf_counter() - began)
             seconds, _ = await self.ask()
-            found.setdefault(phase, []).append(seconds)
+            seconds_by_phase.setdefault(phase, []).append(seconds)
             until = time.perf_counter() + pause
             while time.perf_counter() < until and await self._phase() is not None:
                 await asyncio.sleep(min(POLL_S, pause))
-        so_far(found, time.perf_counter() - began)
+        so_far(seconds_by_phase, time.perf_counter() - began)
 
 
-def told(seconds: list[float]) -> dict[str, Any]:
+def summary(seconds: list[float]) -> dict[str, Any]:
     ordered = sorted(seconds)
     return {
         "answers": len(ordered),
@@ -137,57 +137,56 @@ def told(seconds: list[float]) -> dict[str, Any]:
 
 async def measure(kind: str, options: argparse.Namespace, folder: Path, keep: Callable[[dict[str, Any]], None]) -> None:
     """`keep` gets all that is known, after each run."""
-    env = BEFORE if options.before else {}
+    env = WITHOUT_YIELDING if options.before else {}
     async with contextlib.AsyncExitStack() as stack:
         flags = await stack.enter_async_context(server(kind, options, folder))
         url = await stack.enter_async_context(proxy(folder / "home", flags, env))
         timeout = aiohttp.ClientTimeout(total=None)
         http = await stack.enter_async_context(aiohttp.ClientSession(url, timeout=timeout))
         asking = Asking(http, options.tokens)
-        await asking.alone(2)  # warm
+        await asking.without_run(2)  # warm
         await asking.rated(options.ratings)
         await asking.looked_at()
-        alone = await asking.alone(options.alone)
-        before = told(alone)
-        found: dict[str, Any] = {
+        alone_seconds = await asking.without_run(options.alone)
+        report: dict[str, Any] = {
             "backend": kind, "yields": not options.before, "ratings": options.ratings, "tokens": options.tokens,
-            "alone": before, "run_s": {}, "runs": [],
+            "alone": summary(alone_seconds), "run_s": {}, "runs": [],
         }  # fmt: skip
         pauses = {"asked all the while": options.pause}
         if not (options.before or options.busy):
             pauses |= {f"a question every {options.every:g} s": options.every, "nobody asks": None}
         for name, pause in pauses.items():
-            if found["runs"]:
+            if report["runs"]:
                 await asking.rated(options.ratings)
-            found["runs"].append("cut short")
-            tell = functools.partial(_put, found, keep, name)
+            report["runs"].append("cut short")
+            tell = functools.partial(_store, report, keep, name)
             await asking.during(pause, tell)
             run = (await asking.status())["last_run"]
-            found["runs"][-1] = f"{run['status']}: {run['reason']}"
-            keep(found)
+            report["runs"][-1] = f"{run['status']}: {run['reason']}"
+            keep(report)
 
 
-def _put(
-    found: dict[str, Any],
+def _store(
+    report: dict[str, Any],
     keep: Callable[[dict[str, Any]], None],
     name: str,
     phases: dict[str, list[float]],
     seconds: float,
 ) -> None:
     """So far, of the run that is under way."""
-    found["run_s"][name] = round(seconds, 1)
-    together = [each for one in phases.values() for each in one]
-    if len(found["runs"]) == 1:
-        found["phases"] = {phase: _against(told(each), found["alone"]) for phase, each in phases.items()}
-        found["all"] = _against(told(together), found["alone"])
-    elif together:
-        found["light"] = _against(told(together), found["alone"])
-    keep(found)
+    report["run_s"][name] = round(seconds, 1)
+    all_seconds = [each for part in phases.values() for each in part]
+    if len(report["runs"]) == 1:
+        report["phases"] = {phase: _against(summary(each), report["alone"]) for phase, each in phases.items()}
+        report["all"] = _against(summary(all_seconds), report["alone"])
+    elif all_seconds:
+        report["light"] = _against(summary(all_seconds), report["alone"])
+    keep(report)
 
 
-def _against(found: dict[str, Any], alone: dict[str, Any]) -> dict[str, Any]:
-    ratios = {f"{name}_ratio": round(found[f"{name}_s"] / alone[f"{name}_s"], 2) for name in ("median", "slowest")}
-    return found | ratios
+def _against(figures: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    ratios = {f"{name}_ratio": round(figures[f"{name}_s"] / base[f"{name}_s"], 2) for name in ("median", "slowest")}
+    return figures | ratios
 
 
 # The servers
@@ -223,8 +222,8 @@ async def server(kind: str, options: argparse.Namespace, folder: Path) -> AsyncI
     async with _running([program, "serve"], folder / "ollama.log", env, f"http://127.0.0.1:{port}/api/version"):
         modelfile = folder / "Modelfile"
         modelfile.write_text(f"FROM {gguf}\n")
-        made = await asyncio.create_subprocess_exec(program, "create", MODEL, "-f", str(modelfile), env=env)
-        if await made.wait():
+        process = await asyncio.create_subprocess_exec(program, "create", MODEL, "-f", str(modelfile), env=env)
+        if await process.wait():
             raise SystemExit("Ollama did not make the model")
         yield [
             "--backend",
@@ -285,9 +284,9 @@ async def _answers(http: aiohttp.ClientSession, url: str) -> bool:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def main() -> None:
@@ -310,16 +309,16 @@ def main() -> None:
     about = circumstances() | {"steps_back": list(standing(nice).how)}
     for kind in options.backend:
         with tempfile.TemporaryDirectory() as folder:
-            asyncio.run(measure(kind, options, Path(folder), lambda found: _keep(found | about, options.quick)))
+            asyncio.run(measure(kind, options, Path(folder), lambda report: _keep(report | about, options.quick)))
 
 
-def _keep(found: dict[str, Any], quick: bool) -> None:
-    print(json.dumps(found, indent=2), flush=True)
+def _keep(figures: dict[str, Any], quick: bool) -> None:
+    print(json.dumps(figures, indent=2), flush=True)
     if quick:
         return
     rows: list[dict[str, Any]] = json.loads(OUT.read_text())["rows"] if OUT.exists() else []
-    same = (found["backend"], found["yields"])
-    rows = [row for row in rows if (row["backend"], row["yields"]) != same] + [found]
+    same = (figures["backend"], figures["yields"])
+    rows = [row for row in rows if (row["backend"], row["yields"]) != same] + [figures]
     OUT.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
 
 

@@ -20,10 +20,10 @@ async def relay(request: web.Request) -> web.StreamResponse:
     async with request.app[HTTP].request(
         request.method, sys.argv[1] + request.raw_path, data=body, headers=headers
     ) as upstream:
-        kept = {name: value for name, value in upstream.headers.items() if name.lower() not in HOP}
+        reply_headers = {name: value for name, value in upstream.headers.items() if name.lower() not in HOP}
         if not upstream.content_type.startswith("text/event-stream"):
-            return web.Response(status=upstream.status, body=await upstream.read(), headers=kept)
-        response = web.StreamResponse(status=upstream.status, headers=kept)
+            return web.Response(status=upstream.status, body=await upstream.read(), headers=reply_headers)
+        response = web.StreamResponse(status=upstream.status, headers=reply_headers)
         await response.prepare(request)
         async for piece in upstream.content.iter_any():
             await response.write(piece)

@@ -32,12 +32,12 @@ class Prompt:
         says[-1] = NUMBER + says[-1]
         mark = f"You answer briefly. [[{order['chunks']} chunks {order['gap_ms']} ms]]"
         messages = [{"role": "system", "content": mark}]
-        messages += [{"role": ("user", "assistant")[i % 2], "content": said} for i, said in enumerate(says)]
+        messages += [{"role": ("user", "assistant")[i % 2], "content": part} for i, part in enumerate(says)]
         body = {"model": order["model"], "messages": messages, "stream": order["kind"] == "stream"}
         packed = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         head = f"POST {order['path']} HTTP/1.1\r\nhost: {order['host']}:{order['port']}\r\n"
-        named = {"content-type": "application/json", "content-length": len(packed), **order["headers"]}
-        head += "".join(f"{name}: {value}\r\n" for name, value in named.items()) + "\r\n"
+        fields = {"content-type": "application/json", "content-length": len(packed), **order["headers"]}
+        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
         self._parts = (head.encode() + packed).split(NUMBER.encode())
         self._count = order["first"]
 
@@ -49,14 +49,14 @@ class Prompt:
 class Answer:
     """One answer, as it comes."""
 
-    def __init__(self, done: Callable[[str | None], None]) -> None:
-        self._done = done
+    def __init__(self, on_end: Callable[[str | None], None]) -> None:
+        self._on_end = on_end
         self.sent = time.perf_counter()
         self.first: float | None = None  # when its first event, or its first byte of a body, came
         self.last: float | None = None
         self.gaps: list[float] = []
         self._head: bytes | None = None
-        self._came = bytearray()
+        self._received = bytearray()
         self._needed = 0
         self._chunked = self._stream = False
         self._tail = b""  # of what a chunked body has said
@@ -67,18 +67,18 @@ class Answer:
 
     def feed(self, data: bytes) -> None:
         if self._head is None:
-            self._came += data
-            end = self._came.find(b"\r\n\r\n")
+            self._received += data
+            end = self._received.find(b"\r\n\r\n")
             if end < 0:
                 return
-            self._head = bytes(self._came[:end]).lower()
-            data = bytes(self._came[end + 4 :])
-            self._came.clear()
+            self._head = bytes(self._received[:end]).lower()
+            data = bytes(self._received[end + 4 :])
+            self._received.clear()
             self._chunked = b"transfer-encoding: chunked" in self._head
             self._stream = b"content-type: text/event-stream" in self._head
             if not self._chunked:
-                at = self._head.find(b"content-length:")
-                self._needed = int(self._head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+                start = self._head.find(b"content-length:")
+                self._needed = int(self._head[start + 15 :].split(b"\r\n", 1)[0]) if start >= 0 else 0
         self._body(data)
 
     def _body(self, data: bytes) -> None:
@@ -92,12 +92,12 @@ class Answer:
         if self._chunked:
             self._tail = (self._tail + data)[-400:]
             if self._tail.endswith(b"\r\n0\r\n\r\n") or self._tail == b"0\r\n\r\n":
-                self._done(self._verdict())
+                self._on_end(self._verdict())
         else:
             self._tail = (self._tail + data)[-400:]
             self._needed -= len(data)
             if self._needed <= 0:
-                self._done(self._verdict())
+                self._on_end(self._verdict())
 
     def _verdict(self) -> str | None:
         assert self._head is not None
@@ -163,8 +163,8 @@ class Load:
         self._at_least = 0
 
     def over(self) -> bool:
-        asked = len(self.latencies) + len(self.errors)
-        return (time.perf_counter() >= self._until and asked >= self._at_least) or len(self.errors) > 20
+        total = len(self.latencies) + len(self.errors)
+        return (time.perf_counter() >= self._until and total >= self._at_least) or len(self.errors) > 20
 
     def note(self, answer: Answer, wrong: str | None) -> None:
         self._open -= 1
@@ -207,7 +207,7 @@ class Load:
             callers = [await self._connect() for _ in range(at_once)]
         except OSError as error:  # it has ended
             self.errors.append(f"no connection: {error}")
-            return self._found(start)
+            return self._summary(start)
         start = time.perf_counter()
         self._until, self._at_least, self._open = start + self.order["seconds"], self.order["at_least"], at_once
         for caller in callers:
@@ -217,7 +217,7 @@ class Load:
                 await self._stopped.wait()
         except TimeoutError:
             pass
-        return self._found(start)
+        return self._summary(start)
 
     def _found(self, start: float) -> dict[str, Any]:
         """Stop asking, and sum up what came since then."""
@@ -232,11 +232,11 @@ class Load:
         }  # fmt: skip
 
 
-def shares(found: list[float]) -> dict[str, float] | None:
-    if not found:
+def shares(seconds: list[float]) -> dict[str, float] | None:
+    if not seconds:
         return None
-    found = sorted(found)
-    return {name: round(found[min(int(len(found) * share), len(found) - 1)] * 1000, 4)
+    seconds = sorted(seconds)
+    return {name: round(seconds[min(int(len(seconds) * share), len(seconds) - 1)] * 1000, 4)
             for name, share in (("p50", 0.5), ("p99", 0.99))}  # fmt: skip
 
 
@@ -252,47 +252,47 @@ class Idle(asyncio.Protocol):
             self._first = None
 
 
-async def idle(order: dict[str, Any], kept: list[asyncio.Transport]) -> dict[str, Any]:
+async def idle(order: dict[str, Any], streams: list[asyncio.Transport]) -> dict[str, Any]:
     """So many streams of which each has had its first event."""
-    prompt, loop, begun, all_in = Prompt(order), asyncio.get_running_loop(), 0, asyncio.Event()
+    prompt, loop, count, all_in = Prompt(order), asyncio.get_running_loop(), 0, asyncio.Event()
 
-    def one_more() -> None:
-        nonlocal begun
-        begun += 1
-        if begun == order["at_once"]:
+    def count_stream() -> None:
+        nonlocal count
+        count += 1
+        if count == order["at_once"]:
             all_in.set()
 
-    async def one() -> None:
-        to, _ = await loop.create_connection(lambda: Idle(one_more), order["host"], order["port"])
-        kept.append(to)
+    async def open_stream() -> None:
+        to, _ = await loop.create_connection(lambda: Idle(count_stream), order["host"], order["port"])
+        streams.append(to)
         to.write(prompt.next())
 
     start = time.perf_counter()
     try:
-        for at in range(0, order["at_once"], OPENED_AT_ONCE):
-            await asyncio.gather(*(one() for _ in range(min(OPENED_AT_ONCE, order["at_once"] - at))))
+        for first in range(0, order["at_once"], OPENED_AT_ONCE):
+            await asyncio.gather(*(open_stream() for _ in range(min(OPENED_AT_ONCE, order["at_once"] - first))))
             await asyncio.sleep(0.02)
         async with asyncio.timeout(order["seconds"]):
             await all_in.wait()
     except TimeoutError:
         pass
     except OSError as error:
-        return {"begun": begun, "error": f"no connection: {error}"}
-    return {"begun": begun, "seconds": round(time.perf_counter() - start, 3)}
+        return {"begun": count, "error": f"no connection: {error}"}
+    return {"begun": count, "seconds": round(time.perf_counter() - start, 3)}
 
 
 async def main() -> None:
-    kept: list[asyncio.Transport] = []
+    streams: list[asyncio.Transport] = []
     while line := await asyncio.to_thread(sys.stdin.readline):
         order = json.loads(line)
         if order["op"] == "drop":
-            for to in kept:
+            for to in streams:
                 to.abort()
-            kept.clear()
-            found: dict[str, Any] = {}
+            streams.clear()
+            reply: dict[str, Any] = {}
         else:
-            found = await (Load(order).run() if order["op"] == "load" else idle(order, kept))
-        print(json.dumps(found), flush=True)
+            reply = await (Load(order).run() if order["op"] == "load" else idle(order, streams))
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -74,19 +74,21 @@ class Shape:
 
 
 def shapes() -> list[Shape]:
-    found = []
+    all_shapes = []
     for kind in ("plain", "stream"):
-        found += [Shape(f"{kind}-1k-{n}", kind, 1000, 1, n, quick=n in (1, 16)) for n in (1, 16, 64, 256)]
-        found += [Shape(f"{kind}-100k-{n}", kind, 100_000, 21, n) for n in (1, 16)]
-        found += [Shape(f"{kind}-1M-{n}", kind, 1_000_000, 61, n, quick=(kind, n) == ("plain", 1)) for n in (1, 16)]
+        all_shapes += [Shape(f"{kind}-1k-{n}", kind, 1000, 1, n, quick=n in (1, 16)) for n in (1, 16, 64, 256)]
+        all_shapes += [Shape(f"{kind}-100k-{n}", kind, 100_000, 21, n) for n in (1, 16)]
+        all_shapes += [
+            Shape(f"{kind}-1M-{n}", kind, 1_000_000, 61, n, quick=(kind, n) == ("plain", 1)) for n in (1, 16)
+        ]
     # A chunk every 10 ms, as a model says them: time to the first, and the gaps.
-    found += [
+    all_shapes += [
         Shape(f"paced-{n}", "stream", 1000, 1, n, chunks=40, gap_ms=10, seconds=2.0, quick=n == 16) for n in (1, 16)
     ]
-    found.append(Shape("new-100k-1", "plain", 100_000, 21, 1, fresh=True))
+    all_shapes.append(Shape("new-100k-1", "plain", 100_000, 21, 1, fresh=True))
     # Two turns of one conversation, with as much new text: what does its length cost?
-    found += [Shape(f"turn-{n}", "plain", 500 * (2 * n - 1), 2 * n - 1, 1) for n in (2, 200)]
-    return found
+    all_shapes += [Shape(f"turn-{n}", "plain", 500 * (2 * n - 1), 2 * n - 1, 1) for n in (2, 200)]
+    return all_shapes
 
 
 IDLE = Shape("idle-1000", "stream", 1000, 1, 1000, chunks=2, gap_ms=120_000, seconds=IDLE_S)
@@ -98,11 +100,11 @@ class Client:
     def __init__(self) -> None:
         command = [sys.executable, str(ROOT / "scripts/bench/relay/load.py")]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._asked = 0
+        self._first_number = 0
 
     def load(self, shape: Shape, target: Target, seconds: float) -> dict[str, Any]:
-        self._asked += 10**7  # no two requests are alike
-        return self._order(shape.order(self._asked, seconds) | target.order)
+        self._first_number += 10**7  # no two requests are alike
+        return self._order(shape.order(self._first_number, seconds) | target.order)
 
     def idle(self, shape: Shape, target: Target) -> dict[str, Any]:
         return self._order(shape.order(0, shape.seconds) | target.order | {"op": "idle"})
@@ -126,57 +128,57 @@ def cell(client: Client, shape: Shape, target: Target, seconds: float) -> dict[s
     warm = client.load(shape, target, 0.0)
     if warm["answers"] == 0:
         return {"error": (warm["errors"] or ["no answer in 10 s"])[0], "answers": 0}
-    before = target.cpu_s()
-    found = client.load(shape, target, seconds)
-    cpu = target.cpu_s() - before
-    found["per_s"] = round(found["answers"] / found["seconds"], 2)
-    here = target.name == "direct"  # nobody in between
-    found["cpu_ms"] = round(cpu / found["answers"] * 1000, 4) if found["answers"] and not here else None
-    found["warm_answers"] = warm["answers"]
-    return found
+    cpu_before = target.cpu_s()
+    figures = client.load(shape, target, seconds)
+    cpu = target.cpu_s() - cpu_before
+    figures["per_s"] = round(figures["answers"] / figures["seconds"], 2)
+    is_direct = target.name == "direct"  # nobody in between
+    figures["cpu_ms"] = round(cpu / figures["answers"] * 1000, 4) if figures["answers"] and not is_direct else None
+    figures["warm_answers"] = warm["answers"]
+    return figures
 
 
 def memory(client: Client, target: Target, streams: int) -> dict[str, Any]:
     if not target.process.is_running():
         return {"error": ENDED}
-    before = target.rss_mb()
+    rss_before = target.rss_mb()
     shape = Shape(**(vars(IDLE) | {"at_once": streams}))
-    found = client.idle(shape, target)
+    figures = client.idle(shape, target)
     with_streams = target.rss_mb()
     client.drop()
     time.sleep(0.5)
-    return {"rss_mb_before": round(before, 1), "rss_mb": round(with_streams, 1), **found}
+    return {"rss_mb_before": round(rss_before, 1), "rss_mb": round(with_streams, 1), **figures}
 
 
 def measure(
-    targets: list[str], chosen: list[Shape], rounds: int, pace: float, done: dict[str, Any] | None, streams: int
+    targets: list[str], chosen: list[Shape], rounds: int, pace: float, resumed: dict[str, Any] | None, streams: int
 ) -> dict[str, Any]:
-    """`done`: what an earlier run has; `pace`: how much shorter than usual each shape is."""
+    """`resumed`: what an earlier run has; `pace`: how much shorter than usual each shape is."""
     client = Client()
     try:
         # Not in memory: a commit is to cost what it costs.
         with tempfile.TemporaryDirectory(dir=Path.home() / ".cache/rlproxy") as name, ExitStack() as stack:
             folder = Path(name)
             url = upstream(folder)
-            there = {"direct": Target("direct", url, psutil.Process(), "raw asyncio")}
-            found = {"targets": {}, "rounds": [], "memory": {}, **(done or {})}
-            for one in targets:
-                start_one(stack, client, one, folder, url, there, found)
-            already = len(found["rounds"])
+            started = {"direct": Target("direct", url, psutil.Process(), "raw asyncio")}
+            report = {"targets": {}, "rounds": [], "memory": {}, **(resumed or {})}
+            for target_name in targets:
+                start_one(stack, client, target_name, folder, url, started, report)
+            already = len(report["rounds"])
             for n in range(already, rounds):
-                found["rounds"].append(one_round(client, chosen, list(there.values()), n, pace))
-                if done is not None:
-                    HALF.write_text(json.dumps(found))
-            for target in there.values():
+                report["rounds"].append(one_round(client, chosen, list(started.values()), n, pace))
+                if resumed is not None:
+                    HALF.write_text(json.dumps(report))
+            for target in started.values():
                 if target.name != "direct":
                     if target.process.is_running():
-                        found["targets"][target.name]["rss_mb_after"] = round(target.rss_mb(), 1)
+                        report["targets"][target.name]["rss_mb_after"] = round(target.rss_mb(), 1)
                     if streams:
-                        found["memory"][target.name] = memory(client, target, streams)
-                        print(f"{target.name:14} idle streams {found['memory'][target.name]}", flush=True)
+                        report["memory"][target.name] = memory(client, target, streams)
+                        print(f"{target.name:14} idle streams {report['memory'][target.name]}", flush=True)
             stack.close()
-            check_captured(there, found, already)
-            return found
+            check_captured(started, report, already)
+            return report
     finally:
         client.close()
         for child in psutil.Process().children():
@@ -184,93 +186,99 @@ def measure(
 
 
 def start_one(
-    stack: ExitStack, client: Client, name: str, folder: Path, url: str, there: dict[str, Target], found: dict[str, Any]
+    stack: ExitStack,
+    client: Client,
+    name: str,
+    folder: Path,
+    url: str,
+    started: dict[str, Target],
+    report: dict[str, Any],
 ) -> None:
     """One that does not run gets a row that says why."""
     if name == "direct":
-        found["targets"][name] = {"version": there[name].version}
+        report["targets"][name] = {"version": started[name].version}
         return
     try:
         target = stack.enter_context(running(name, folder, url))
         time.sleep(0.5)
-        rest = target.rss_mb()
+        rss_mb = target.rss_mb()
         first = client.load(Shape("first", "plain", 1000, 1, 1), target, 0.0)
         if not first["answers"]:
             raise Failed(f"its first answer: {(first['errors'] or ['none in 10 s'])[0]}")
-        there[name] = target
-        found["targets"][name] = {"version": target.version, "rss_mb_at_rest": round(rest, 1)}
+        started[name] = target
+        report["targets"][name] = {"version": target.version, "rss_mb_at_rest": round(rss_mb, 1)}
     except Failed as error:
-        found["targets"][name] = {"error": str(error)[:500]}
-    print(f"{name:14} {found['targets'][name]}", flush=True)
+        report["targets"][name] = {"error": str(error)[:500]}
+    print(f"{name:14} {report['targets'][name]}", flush=True)
 
 
 def one_round(client: Client, chosen: list[Shape], targets: list[Target], n: int, pace: float) -> dict[str, Any]:
-    made: dict[str, Any] = {}
-    for at, shape in enumerate(chosen):
-        shift = (n + at) % len(targets)  # nobody always comes first
-        made[shape.name] = {}
+    cells: dict[str, Any] = {}
+    for index, shape in enumerate(chosen):
+        shift = (n + index) % len(targets)  # nobody always comes first
+        cells[shape.name] = {}
         for target in targets[shift:] + targets[:shift]:
             try:
-                found = cell(client, shape, target, shape.seconds * pace)
+                figures = cell(client, shape, target, shape.seconds * pace)
             except psutil.NoSuchProcess:
-                found = {"error": ENDED, "answers": 0}
-            made[shape.name][target.name] = found
-            took = found.get("latency_ms") or {"p50": float("nan"), "p99": float("nan")}
+                figures = {"error": ENDED, "answers": 0}
+            cells[shape.name][target.name] = figures
+            took = figures.get("latency_ms") or {"p50": float("nan"), "p99": float("nan")}
             print(
-                f"round {n + 1}  {shape.name:13} {target.name:14} {found.get('per_s', 0):8.1f}/s  "
-                f"p50 {took['p50']:9.2f}  p99 {took['p99']:9.2f}  cpu {found.get('cpu_ms') or 0:8.3f} ms  "
-                f"{found.get('error') or (found['errors'][:1] if found['failed'] else '')}",
+                f"round {n + 1}  {shape.name:13} {target.name:14} {figures.get('per_s', 0):8.1f}/s  "
+                f"p50 {took['p50']:9.2f}  p99 {took['p99']:9.2f}  cpu {figures.get('cpu_ms') or 0:8.3f} ms  "
+                f"{figures.get('error') or (figures['errors'][:1] if figures['failed'] else '')}",
                 flush=True,
             )
-    return made
+    return cells
 
 
-def check_captured(there: dict[str, Target], found: dict[str, Any], already: int) -> None:
+def check_captured(started: dict[str, Target], report: dict[str, Any], already: int) -> None:
     """Whatever a client has seen whole is in the database; that of earlier rounds was in another one."""
-    for target in there.values():
+    for target in started.values():
         if target.home is None:
             continue
         with closing(sqlite3.connect(target.home / "rlproxy.db")) as db:
             (stored,) = db.execute("SELECT count(*) FROM completions WHERE status = 'done'").fetchone()
-        made = [by_target for one in found["rounds"][already:] for by_target in one.values()]
-        cells = [by_target[target.name] for by_target in made if target.name in by_target]
-        seen = sum(c["answers"] + c.get("warm_answers", 0) for c in cells) + 1
-        found["targets"][target.name] |= {"answers": seen, "stored": stored}
-        print(f"{target.name:14} {seen} answers, {stored} stored", flush=True)
-        if stored < seen:
-            raise SystemExit(f"{target.name} lost {seen - stored} answers that its clients had whole.")
+        rows = [by_target for cells_by_shape in report["rounds"][already:] for by_target in cells_by_shape.values()]
+        cells = [by_target[target.name] for by_target in rows if target.name in by_target]
+        answers = sum(c["answers"] + c.get("warm_answers", 0) for c in cells) + 1
+        report["targets"][target.name] |= {"answers": answers, "stored": stored}
+        print(f"{target.name:14} {answers} answers, {stored} stored", flush=True)
+        if stored < answers:
+            raise SystemExit(f"{target.name} lost {answers - stored} answers that its clients had whole.")
 
 
 # --- what it means -----------------------------------------------------------------------------------------------
 
 
-def summary(found: dict[str, Any]) -> dict[str, Any]:
+def summary(report: dict[str, Any]) -> dict[str, Any]:
     """For each shape and target: medians over rounds, and what it adds to direct in the same round."""
-    made: dict[str, Any] = {}
-    for shape in found["rounds"][0]:
-        made[shape] = {}
-        for target in found["targets"]:
-            rows = [(r[shape].get(target), r[shape]["direct"]) for r in found["rounds"]]
+    summaries: dict[str, Any] = {}
+    for shape in report["rounds"][0]:
+        summaries[shape] = {}
+        for target in report["targets"]:
+            rows = [(r[shape].get(target), r[shape]["direct"]) for r in report["rounds"]]
             pairs = [(mine, direct) for mine, direct in rows if mine and mine["answers"] and direct["answers"]]
             if pairs:
-                made[shape][target] = _medians(pairs)
-    for by_target in made.values():
+                summaries[shape][target] = _medians(pairs)
+    for by_target in summaries.values():
         for row in by_target.values():
             row["of_bare"] = _ratios(row, by_target.get("bare"))
-    return made
+    return summaries
 
 
 def _medians(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
     def middle(values: list[float | None]) -> float | None:
-        there = [v for v in values if v is not None]
-        return round(statistics.median(there), 4) if there else None
+        present = [v for v in values if v is not None]
+        return round(statistics.median(present), 4) if present else None
 
-    def at(cell: dict[str, Any], part: str, share: str) -> float | None:
+    def share_of(cell: dict[str, Any], part: str, share: str) -> float | None:
         return cell[part][share] if cell.get(part) else None
 
     def added(part: str, share: str) -> float | None:
-        both = [(at(mine, part, share), at(direct, part, share)) for mine, direct in pairs]
-        return middle([m - d for m, d in both if m is not None and d is not None])
+        shares = [(share_of(mine, part, share), share_of(direct, part, share)) for mine, direct in pairs]
+        return middle([m - d for m, d in shares if m is not None and d is not None])
 
     mine = [m for m, _ in pairs]
     return {
@@ -279,10 +287,10 @@ def _medians(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, An
         "unfinished": sum(m["unfinished"] for m in mine),
         "per_s": middle([m["per_s"] for m in mine]),
         "cpu_ms": middle([m["cpu_ms"] for m in mine]),
-        "p50_ms": middle([at(m, "latency_ms", "p50") for m in mine]),
-        "p99_ms": middle([at(m, "latency_ms", "p99") for m in mine]),
-        "first_p50_ms": middle([at(m, "first_ms", "p50") for m in mine]),
-        "gap_p99_ms": middle([at(m, "gap_ms", "p99") for m in mine]),
+        "p50_ms": middle([share_of(m, "latency_ms", "p50") for m in mine]),
+        "p99_ms": middle([share_of(m, "latency_ms", "p99") for m in mine]),
+        "first_p50_ms": middle([share_of(m, "first_ms", "p50") for m in mine]),
+        "gap_p99_ms": middle([share_of(m, "gap_ms", "p99") for m in mine]),
         "added_p50_ms": added("latency_ms", "p50"),
         "added_p99_ms": added("latency_ms", "p99"),
         "added_first_ms": added("first_ms", "p50"),
@@ -315,7 +323,7 @@ def check() -> int:
     for _ in range(2):
         chosen = [shape for shape in shapes() if shape.name in slow]
         rounds = measure(["direct", "bare", "rlproxy"], chosen, 3, 0.6, None, 0)["rounds"]
-        slow = [name for name in slow if not _in_bounds(name, [one[name] for one in rounds])]
+        slow = [name for name in slow if not _in_bounds(name, [cells[name] for cells in rounds])]
         if not slow:
             return 0
     return 1
@@ -328,8 +336,8 @@ def _in_bounds(name: str, rounds: list[dict[str, Any]]) -> bool:
     failed = sum(cell["rlproxy"].get("failed", 0) for cell in rounds)
     ratio = lowest["rlproxy"] / lowest["bare"] if lowest["bare"] and lowest["rlproxy"] else math.inf
     fine = ratio <= BOUNDS[name] and not failed
-    said = f"{ratio:.1f} times the bare relay's CPU, at most {BOUNDS[name]}; {failed} failed"
-    print(f"{'ok  ' if fine else 'SLOW'} {name}: {said}", flush=True)
+    text = f"{ratio:.1f} times the bare relay's CPU, at most {BOUNDS[name]}; {failed} failed"
+    print(f"{'ok  ' if fine else 'SLOW'} {name}: {text}", flush=True)
     return fine
 
 
@@ -344,38 +352,38 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=1.0, help="of the usual seconds for each shape")
     parser.add_argument("--resume", action="store_true", help="an unfinished run of the same commit")
     parser.add_argument("--json", type=Path, help="where to write; default benchmarks/relay.json, with --only nowhere")
-    given = parser.parse_args()
-    if given.check:
+    arguments = parser.parse_args()
+    if arguments.check:
         sys.exit(check())
     with ExitStack() as trees:
-        if given.before:
-            tree = trees.enter_context(checked_out(given.before))
+        if arguments.before:
+            tree = trees.enter_context(checked_out(arguments.before))
             STARTS["before"] = partial(rlproxy, name="before", tree=tree)
-        if given.traced:
-            STARTS["traced"] = partial(rlproxy, name="traced", otlp=given.traced)
-        measured(given)
+        if arguments.traced:
+            STARTS["traced"] = partial(rlproxy, name="traced", otlp=arguments.traced)
+        measured(arguments)
 
 
-def measured(given: argparse.Namespace) -> None:
-    targets, chosen = picked(given.only)
-    if given.quick:
-        targets = [t for t in targets if given.only or t in QUICK]
-        chosen = [s for s in chosen if given.only or s.quick]
+def measured(arguments: argparse.Namespace) -> None:
+    targets, chosen = picked(arguments.only)
+    if arguments.quick:
+        targets = [t for t in targets if arguments.only or t in QUICK]
+        chosen = [s for s in chosen if arguments.only or s.quick]
     about = circumstances()
     about["machine"] |= {"python": platform.python_version(), "kernel": platform.release()}
-    whole = not given.quick and not given.only
+    whole = not arguments.quick and not arguments.only
     began = time.monotonic()
-    done = {"of": [about["commit"], *(shape.name for shape in chosen)]}
-    if given.resume and HALF.exists() and (half := json.loads(HALF.read_text()))["of"] == done["of"]:
-        done = half
-    rounds, pace = (2, 0.6) if given.quick else (given.rounds, given.pace)
-    found = measure(targets, chosen, rounds, pace, done if whole else None, 0 if given.quick else 1000)
+    progress = {"of": [about["commit"], *(shape.name for shape in chosen)]}
+    if arguments.resume and HALF.exists() and (half := json.loads(HALF.read_text()))["of"] == progress["of"]:
+        progress = half
+    rounds, pace = (2, 0.6) if arguments.quick else (arguments.rounds, arguments.pace)
+    report = measure(targets, chosen, rounds, pace, progress if whole else None, 0 if arguments.quick else 1000)
     result = {
         **about,
-        "seconds": round(time.monotonic() - began, 1), "arguments": vars(given) | {"json": None},
-        "shapes": [vars(s) for s in chosen], "summary": summary(found), **found,
+        "seconds": round(time.monotonic() - began, 1), "arguments": vars(arguments) | {"json": None},
+        "shapes": [vars(s) for s in chosen], "summary": summary(report), **report,
     }  # fmt: skip
-    target = given.json or (RESULT if whole else None)
+    target = arguments.json or (RESULT if whole else None)
     if target is not None:
         target.write_text(json.dumps(result, indent=1) + "\n")
         HALF.unlink(missing_ok=True)

@@ -48,9 +48,15 @@ class Target:
     @property
     def order(self) -> dict[str, object]:
         """Where and how a client asks it."""
-        at = urlsplit(self.url)
+        address = urlsplit(self.url)
         headers = {"authorization": "Bearer bench", **self.headers}
-        return {"host": at.hostname, "port": at.port, "path": self.path, "model": self.model, "headers": headers}
+        return {
+            "host": address.hostname,
+            "port": address.port,
+            "path": self.path,
+            "model": self.model,
+            "headers": headers,
+        }
 
     def cpu_s(self) -> float:
         """CPU seconds of all processes of the target since they began."""
@@ -84,10 +90,10 @@ def _address_in(log: Path) -> str | None:
 
 
 def peer(name: str) -> Path:
-    done = subprocess.run([ROOT / "scripts/setup_peers", name], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed(f"scripts/setup_peers {name}: {_last_line(done.stderr)}")
-    return Path(done.stdout.strip())
+    process = subprocess.run([ROOT / "scripts/setup_peers", name], capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise Failed(f"scripts/setup_peers {name}: {_last_line(process.stderr)}")
+    return Path(process.stdout.strip())
 
 
 def free_port() -> int:
@@ -103,8 +109,8 @@ def upstream(folder: Path) -> str:
 
 def bare(folder: Path, url: str) -> Target:
     process = started([sys.executable, str(ROOT / "scripts/bench/relay/bare.py"), url], folder, "bare")
-    at = says_its_address(process, folder, "bare")
-    return Target("bare", at, process, f"aiohttp {aiohttp.__version__}")
+    address = says_its_address(process, folder, "bare")
+    return Target("bare", address, process, f"aiohttp {aiohttp.__version__}")
 
 
 def rlproxy(
@@ -128,8 +134,8 @@ def rlproxy(
     )  # fmt: skip
     address = home / "serving.json"
     wait_for(process, address.exists)
-    at = json.loads(address.read_text())["url"]
-    return Target(name, at, process, "this commit", home=home)
+    own_url = json.loads(address.read_text())["url"]
+    return Target(name, own_url, process, "this commit", home=home)
 
 
 def rlproxy_exact(folder: Path, url: str) -> Target:
@@ -156,8 +162,8 @@ api_key_location = "none"
         "print(g.base_url, flush=True); signal.pause()"
     )
     process = started([str(peer("tensorzero") / "bin/python"), "-c", code], folder, "tensorzero")
-    at = urlsplit(says_its_address(process, folder, "tensorzero"))
-    target = Target("tensorzero", f"{at.scheme}://{at.netloc}", process, "tensorzero 2026.6.0")
+    address = urlsplit(says_its_address(process, folder, "tensorzero"))
+    target = Target("tensorzero", f"{address.scheme}://{address.netloc}", process, "tensorzero 2026.6.0")
     target.path, target.model = "/openai/v1/chat/completions", "tensorzero::model_name::m"
     return target
 
@@ -213,18 +219,18 @@ def checked_out(commit: str) -> Iterator[Path]:
 @contextmanager
 def running(name: str, folder: Path, url: str) -> Iterator[Target]:
     """Raises Failed, with the last line of its log."""
-    before = {p.pid for p in psutil.Process().children()}
+    pids = {p.pid for p in psutil.Process().children()}
     try:
         try:
             target = STARTS[name](folder, url)
         except Failed as error:
             log = folder / f"{name}.log"
-            said = _last_line(log.read_text(errors="replace")) if log.exists() else "nothing"
-            raise Failed(f"{error}; its log ends: {said[:300]}") from None
+            ending = _last_line(log.read_text(errors="replace")) if log.exists() else "nothing"
+            raise Failed(f"{error}; its log ends: {ending[:300]}") from None
         yield target
     finally:
         for child in psutil.Process().children():
-            if child.pid not in before:
+            if child.pid not in pids:
                 stop(child)
 
 
@@ -235,8 +241,8 @@ def stop(process: psutil.Process) -> None:
     tree = [process, *process.children(recursive=True)]
     process.terminate()
     _, alive = psutil.wait_procs(tree, STOP_S)
-    for one in alive:
-        one.kill()
+    for child in alive:
+        child.kill()
     psutil.wait_procs(alive, STOP_S)
 
 

@@ -65,7 +65,7 @@ def _piece(data: bytes) -> bytes:
 # Made once: what is measured is the proxies. By whether token ids were asked for.
 _MIDDLE = {exact: event(exact) for exact in (False, True)}
 _LAST = {exact: event(exact, last=True) for exact in (False, True)}
-_DONE = _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+_END = _piece(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 _FIRST: dict[tuple[bool, int], bytes] = {}
 _PLAIN: dict[tuple[bool, int], bytes] = {}
 
@@ -90,7 +90,7 @@ class Answers(asyncio.Protocol):
     """One connection, one request after another."""
 
     def __init__(self) -> None:
-        self._came = bytearray()
+        self._received = bytearray()
         self._needed = 0  # bytes until there is anything to do
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
@@ -104,30 +104,30 @@ class Answers(asyncio.Protocol):
             self._timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        self._came += data
-        if len(self._came) < self._needed:
+        self._received += data
+        if len(self._received) < self._needed:
             return
-        end = self._came.find(b"\r\n\r\n")
+        end = self._received.find(b"\r\n\r\n")
         if end < 0:
             return
-        head = bytes(self._came[:end]).lower()
+        head = bytes(self._received[:end]).lower()
         size = self._size(head, end + 4)
-        if size is None or len(self._came) < end + 4 + size:
+        if size is None or len(self._received) < end + 4 + size:
             self._needed = end + 4 + (size or 0)
             return
-        body = bytes(self._came[end + 4 : end + 4 + size])
-        del self._came[: end + 4 + size]
+        body = bytes(self._received[end + 4 : end + 4 + size])
+        del self._received[: end + 4 + size]
         self._needed = 0
         self._answer(head, body)
 
-    def _size(self, head: bytes, at: int) -> int | None:
+    def _size(self, head: bytes, start: int) -> int | None:
         """Size of the body, as it stands on the wire; None where its end has not come."""
-        if (found := re.search(rb"\r\ncontent-length: *(\d+)", head)) is not None:
-            return int(found[1])
+        if (match := re.search(rb"\r\ncontent-length: *(\d+)", head)) is not None:
+            return int(match[1])
         if b"\r\ntransfer-encoding: chunked" not in head:
             return 0
-        end = self._came.find(b"0\r\n\r\n", max(at, len(self._came) - 70_000))
-        return None if end < 0 else end + 5 - at
+        end = self._received.find(b"0\r\n\r\n", max(start, len(self._received) - 70_000))
+        return None if end < 0 else end + 5 - start
 
     def _answer(self, head: bytes, body: bytes) -> None:
         if head.startswith(b"get") and b"/v1/models" in head[:40]:
@@ -146,18 +146,18 @@ class Answers(asyncio.Protocol):
         self._to.write(_STREAM_HEAD + first(exact, size))
         start, sent = self._loop.time(), 1
 
-        def more() -> None:
+        def send_next() -> None:
             nonlocal sent
             if sent < count:
                 sent += 1
                 self._to.write(_MIDDLE[exact])
                 schedule()
             else:
-                self._to.write(_LAST[exact] + _DONE)
+                self._to.write(_LAST[exact] + _END)
 
         def schedule() -> None:
-            later = self._loop.call_at(start + sent * gap_s, more) if gap_s else self._loop.call_soon(more)
-            self._timer = later
+            handle = self._loop.call_at(start + sent * gap_s, send_next) if gap_s else self._loop.call_soon(send_next)
+            self._timer = handle
 
         schedule()
 

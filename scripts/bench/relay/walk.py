@@ -85,7 +85,7 @@ def _is_resumed(frame: FrameType) -> bool:
 def _first(frame: FrameType) -> int:
     code = frame.f_code.co_code
     resume = 151  # the opcode RESUME of Python 3.11
-    return next((at for at in range(0, len(code), 2) if code[at] == resume), 0)
+    return next((offset for offset in range(0, len(code), 2) if code[offset] == resume), 0)
 
 
 def serve(arguments: list[str]) -> None:
@@ -104,21 +104,24 @@ def median_walk(walks: list[list[str]]) -> list[str]:
 
 def cut(walk: list[str]) -> tuple[list[str], list[str]]:
     """Split a walk into the calls before the question leaves and the calls after it."""
-    at = next((n for n, name in enumerate(walk) if name == _QUESTION), len(walk))
-    return walk[: at + 1], walk[at + 1 :]
+    index = next((n for n, name in enumerate(walk) if name == _QUESTION), len(walk))
+    return walk[: index + 1], walk[index + 1 :]
 
 
 def show(name: str, walk: list[str], chain: bool) -> dict[str, Any]:
-    before, after = cut(walk)
-    modules = Counter(one.partition(":")[0] for one in before)
-    print(f"\n### {name}: {len(before)} calls in {len(modules)} modules before the question, {len(after)} after\n")
+    calls_before, calls_after = cut(walk)
+    modules = Counter(call.partition(":")[0] for call in calls_before)
+    print(
+        f"\n### {name}: {len(calls_before)} calls in {len(modules)} modules before the question, "
+        f"{len(calls_after)} after\n"
+    )
     print("| module | calls before | after |\n|---|---:|---:|")
-    later = Counter(one.partition(":")[0] for one in after)
-    for module in sorted({*modules, *later}, key=lambda one: (-modules[one], -later[one])):
-        print(f"| {module} | {modules[module]} | {later[module]} |")
+    counts_after = Counter(call.partition(":")[0] for call in calls_after)
+    for module in sorted({*modules, *counts_after}, key=lambda module: (-modules[module], -counts_after[module])):
+        print(f"| {module} | {modules[module]} | {counts_after[module]} |")
     if chain:
-        print("\n" + "\n".join(before))
-    return {"before": before, "after": after}
+        print("\n" + "\n".join(calls_before))
+    return {"before": calls_before, "after": calls_after}
 
 
 def main() -> None:
@@ -126,11 +129,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=SHAPES)
     parser.add_argument("--chain", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from scripts.bench.relay import measure, targets
 
     shapes = {shape.name: shape for shape in measure.shapes()}
-    client, found = measure.Client(), {}
+    client, walks = measure.Client(), {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         file = folder / "walks.json"
@@ -138,20 +141,20 @@ def main() -> None:
             up = targets.upstream(folder)
             os.environ["WALK_FILE"] = str(file)
             target: Any = targets.rlproxy(folder, up, command=("scripts.bench.relay.walk", "--serve"))
-            for shape in (shapes[one] for one in given.only):
+            for shape in (shapes[name] for name in arguments.only):
                 client.load(shape, target, 0.3)
                 file.unlink(missing_ok=True)
                 target.process.send_signal(signal.SIGUSR1)
                 client.load(shape, target, 0.5)
                 target.process.send_signal(signal.SIGUSR2)
                 targets.wait_for(target.process, file.exists)
-                found[shape.name] = show(shape.name, median_walk(json.loads(file.read_text())), given.chain)
+                walks[shape.name] = show(shape.name, median_walk(json.loads(file.read_text())), arguments.chain)
         finally:
             client.close()
             for child in psutil.Process().children():
                 targets.stop(child)
-    if given.json is not None:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(walks, indent=1) + "\n")
 
 
 if __name__ == "__main__":

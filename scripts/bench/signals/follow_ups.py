@@ -61,26 +61,26 @@ def follow_up(persona: Persona, liked: bool, number: int, next_task: str, user: 
     return (*PLEASED, next_task)[number % 4]
 
 
-def rule(request: str, reply: str, said: str) -> str:
-    return "correction" if said in WANTS.values() else "nothing"
+def rule(request: str, reply: str, message: str) -> str:
+    return "correction" if message in WANTS.values() else "nothing"
 
 
 def talk(
     chat: Chat, persona: Persona, tasks: Sequence[str], live: Path | None, *, version: int, seed: int, user: str
 ) -> list[Turn]:
     """An answer to each task, and what the person says next. What is answered to that is not looked at any more."""
-    lines = answers(chat, persona, [_asked(task) for task in tasks], live, version=version, seed=seed)
+    lines = answers(chat, persona, [_question(task) for task in tasks], live, version=version, seed=seed)
     return [
         Turn(
-            f"v{version}-{seed}-{at}",
+            f"v{version}-{seed}-{index}",
             line,
-            follow_up(persona, line["reward"] > 0, at, tasks[(at + 1) % len(tasks)], user),
+            follow_up(persona, line["reward"] > 0, index, tasks[(index + 1) % len(tasks)], user),
         )
-        for at, line in enumerate(lines)
+        for index, line in enumerate(lines)
     ]
 
 
-def _asked(task: str) -> list[dict[str, str]]:
+def _question(task: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": task}]
 
 
@@ -96,40 +96,40 @@ def main() -> None:
     parser.add_argument("--eval", type=int, default=40, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--name", default="default")
-    asked = parser.parse_args()
-    persona, found = Persona(asked.persona), weights.resolve(None)
-    chat = Chat(found.path, asked.threads)
+    arguments = parser.parse_args()
+    persona, source = Persona(arguments.persona), weights.resolve(None)
+    chat = Chat(source.path, arguments.threads)
     texts = prompts()
-    order = random.Random(asked.seed).sample(texts["rate"], len(texts["rate"]))
-    held_out = texts["held-out"][: asked.eval]
-    here = {
+    order = random.Random(arguments.seed).sample(texts["rate"], len(texts["rate"]))
+    held_out = texts["held-out"][: arguments.eval]
+    about = {
         **circumstances(),
-        "machine": f"{machine_name()}, {asked.threads} thread{'s' * (asked.threads > 1)}",
-        "model": found.path.name,
-        "arguments": vars(asked),
+        "machine": f"{machine_name()}, {arguments.threads} thread{'s' * (arguments.threads > 1)}",
+        "model": source.path.name,
+        "arguments": vars(arguments),
     }
-    base = Record(f"{persona.name}-base-seed{asked.seed}", here)
-    shared = Record(f"{RATES}-base-seed{asked.seed}", here) if persona.name != RATES else base
+    base = Record(f"{persona.name}-base-seed{arguments.seed}", about)
+    shared = Record(f"{RATES}-base-seed{arguments.seed}", about) if persona.name != RATES else base
     if "shared" not in shared:
-        asks = [order[-1 - at % len(order)] + FITTING * (at % 2) for at in range(SHARED)]
+        asks = [order[-1 - index % len(order)] + FITTING * (index % 2) for index in range(SHARED)]
         shared["shared"] = answers(
-            chat, Persona(RATES), [_asked(text) for text in asks], None, version=0, seed=asked.seed * 777
+            chat, Persona(RATES), [_question(text) for text in asks], None, version=0, seed=arguments.seed * 777
         )
-    if str(asked.eval) not in base:
-        base[str(asked.eval)] = chat.evaluate(persona, held_out, None, seed=1000)
-    if not asked.rounds:
-        Record("trust", here)["flips"] = [flipped(shared["shared"], share) for share in FLIPS]
+    if str(arguments.eval) not in base:
+        base[str(arguments.eval)] = chat.evaluate(persona, held_out, None, seed=1000)
+    if not arguments.rounds:
+        Record("trust", about)["flips"] = [flipped(shared["shared"], share) for share in FLIPS]
         return
-    record = Record(f"{persona.name}-{asked.name}-seed{asked.seed}", here, anew=True)
-    asyncio.run(learn(chat, persona, order, shared["shared"], asked, found.path, record))
-    before, live = base[str(asked.eval)], record["rounds"][-1]["live"]
+    record = Record(f"{persona.name}-{arguments.name}-seed{arguments.seed}", about, anew=True)
+    asyncio.run(learn(chat, persona, order, shared["shared"], arguments, source.path, record))
+    base_row, live = base[str(arguments.eval)], record["rounds"][-1]["live"]
     # Without a version, the base model answers as before.
-    after = before if live is None else chat.evaluate(persona, held_out, Path(live), seed=1000)
-    record["after"] = after
+    row = base_row if live is None else chat.evaluate(persona, held_out, Path(live), seed=1000)
+    record["after"] = row
     print(
-        f"{persona.name}: liked {before['liked']:.2f} -> {after['liked']:.2f}, nll "
-        f"{after['base_nll'] - before['base_nll']:+.3f}, text {after['text_nll'] / before['text_nll'] - 1:+.1%}, "
-        f"tokens {before['tokens']:.0f} -> {after['tokens']:.0f}",
+        f"{persona.name}: liked {base_row['liked']:.2f} -> {row['liked']:.2f}, nll "
+        f"{row['base_nll'] - base_row['base_nll']:+.3f}, text {row['text_nll'] / base_row['text_nll'] - 1:+.1%}, "
+        f"tokens {base_row['tokens']:.0f} -> {row['tokens']:.0f}",
         flush=True,
     )
 
@@ -137,13 +137,13 @@ def main() -> None:
 def flipped(lines: Sequence[dict[str, Any]], share: float) -> dict[str, Any]:
     """How far a judge is trusted that turns this share of its labels around, over several draws of which those are."""
     judges = [FakeJudge(rule, flips=share, seed=seed) for seed in range(DRAWS)]
-    found = [trust(asyncio.run(measure(judge, lines))).bad for judge in judges]
+    sides = [trust(asyncio.run(measure(judge, lines))).bad for judge in judges]
     row = {
         "flips": share,
         "draws": DRAWS,
-        "trusted": sum(one.trusted for one in found),
-        "kappa": statistics.median(one.kappa for one in found),
-        "low": statistics.median(one.low for one in found),
+        "trusted": sum(side.trusted for side in sides),
+        "kappa": statistics.median(side.kappa for side in sides),
+        "low": statistics.median(side.low for side in sides),
     }
     print(row, flush=True)
     return row
@@ -155,22 +155,26 @@ async def measure(judge: FakeJudge, lines: Sequence[dict[str, Any]]) -> list[Pai
     try:
         async with aiohttp.ClientSession() as http:
             asks = AnswerJudge(http, Endpoint(judge.url, "rule", {}), votes=1)
-            turns = [turn for turn in shared_turns(lines) if turn.said != PLEASED[0]]  # no judge is asked about those
-            found = [
-                await asks.verdict(JudgedTurn(turn.line["messages"][-1]["content"], turn.line["text"], turn.said or ""))
+            turns = [
+                turn for turn in shared_turns(lines) if turn.follow_up != PLEASED[0]
+            ]  # no judge is asked about those
+            verdicts = [
+                await asks.verdict(
+                    JudgedTurn(turn.line["messages"][-1]["content"], turn.line["text"], turn.follow_up or "")
+                )
                 for turn in turns
             ]
     finally:
         await judge.stop()
-    return [(turn.line["reward"], VALUES[one.label]) for turn, one in zip(turns, found, strict=True)]
+    return [(turn.line["reward"], VALUES[verdict.label]) for turn, verdict in zip(turns, verdicts, strict=True)]
 
 
 def shared_turns(lines: Sequence[dict[str, Any]]) -> list[Turn]:
     """Answers that the person rates, too, and goes on from."""
     rater, tasks = Persona(RATES), [line["messages"][-1]["content"] for line in lines]
     return [
-        Turn(f"shared-{at}", line, follow_up(rater, line["reward"] > 0, at, tasks[at - 1], "going on"))
-        for at, line in enumerate(lines)
+        Turn(f"shared-{index}", line, follow_up(rater, line["reward"] > 0, index, tasks[index - 1], "going on"))
+        for index, line in enumerate(lines)
     ]
 
 
@@ -195,17 +199,17 @@ async def learn(
     persona: Persona,
     order: list[str],
     shared: Sequence[dict[str, Any]],
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
     path: Path,
     record: Record,
 ) -> None:
     """Measure the judge, then rounds of follow-ups and a run after each."""
     folder = Path(tempfile.mkdtemp(prefix="follow-ups-"))
-    judge = FakeJudge(rule, flips=asked.flips, seed=asked.seed)
+    judge = FakeJudge(rule, flips=arguments.flips, seed=arguments.seed)
     await judge.start()
     store = await opened(folder / "home")
     async with aiohttp.ClientSession() as http:
-        home = Home(store, http, judge.url, forced=asked.trusted)
+        home = Home(store, http, judge.url, forced=arguments.trusted)
         try:
             await home.start()
             turns = shared_turns(shared)
@@ -215,28 +219,28 @@ async def learn(
             record["trust"] = {"bad": trusted.bad.body(), "good": trusted.good.body()}
             bad = trusted.bad
             print(
-                f"{persona.name}, {asked.user}, {asked.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
+                f"{persona.name}, {arguments.user}, {arguments.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
                 f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.reason or 'trusted'})",
                 flush=True,
             )
             record["rounds"] = []
-            runs = Runs(folder, path, asked)
-            for number in range(1, 1 + asked.rounds):
-                first = (number - 1) * asked.turns
-                tasks = [order[at % len(order)] for at in range(first, first + asked.turns)]
-                seed = asked.seed * 100 + number
-                made = await asyncio.to_thread(
-                    talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=asked.user
+            runs = Runs(folder, path, arguments)
+            for number in range(1, 1 + arguments.rounds):
+                first = (number - 1) * arguments.turns
+                tasks = [order[index % len(order)] for index in range(first, first + arguments.turns)]
+                seed = arguments.seed * 100 + number
+                answered = await asyncio.to_thread(
+                    talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=arguments.user
                 )
-                told = len(await home.labels())
-                await home.followed(made)
-                labels = Counter((await home.labels())[told:])
+                label_count = len(await home.labels())
+                await home.followed(answered)
+                labels = Counter((await home.labels())[label_count:])
                 result = await runs.next(home, number)
                 record["rounds"].append(
                     {
                         "number": number,
-                        "turns": number * asked.turns,
-                        "liked_by_the_person": sum(one.line["reward"] > 0 for one in made),
+                        "turns": number * arguments.turns,
+                        "liked_by_the_person": sum(turn.line["reward"] > 0 for turn in answered),
                         "labels": labels,
                         "run": result,
                         "live": runs.live and str(runs.live),
@@ -245,7 +249,7 @@ async def learn(
                 record.keep()
                 last = record["rounds"][-1]
                 print(
-                    f"  {last['turns']} turns ({last['liked_by_the_person']} of {asked.turns} liked), "
+                    f"  {last['turns']} turns ({last['liked_by_the_person']} of {arguments.turns} liked), "
                     f"{result['lines']} lines: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
                     flush=True,
                 )
@@ -258,8 +262,8 @@ async def learn(
 class Runs:
     """Runs one after another, and the version that is live."""
 
-    def __init__(self, folder: Path, path: Path, asked: argparse.Namespace) -> None:
-        self._folder, self._path, self._asked = folder, path, asked
+    def __init__(self, folder: Path, path: Path, arguments: argparse.Namespace) -> None:
+        self._folder, self._path, self._arguments = folder, path, arguments
         self._adapters: dict[str, str] = {}
         self._earlier: list[dict[str, Any]] = []
         self._baseline = 0.0
@@ -267,15 +271,15 @@ class Runs:
         self.live: Path | None = None
 
     async def next(self, home: Home, number: int) -> dict[str, Any]:
-        found = await home.claimed(self.version)
-        if found is None:
+        claimed = await home.claimed(self.version)
+        if claimed is None:
             return {"status": "nothing to learn from", "reason": "no label trains", "wall": 0, "lines": 0}
-        run, lines = found
+        run, lines = claimed
         out, folder = self._folder / f"adapters/v{number:04}", self._folder / f"runs/r{number:05}"
         spec = {
             "format": 1, "run": number, "model": "smollm2", "weights": str(self._path), "version": number,
             "parent": self.version, "out": str(out), "adapters": self._adapters, "baseline": self._baseline,
-            "seed": self._asked.seed * 10 + number, "threads": self._asked.threads, "preset": "balanced",
+            "seed": self._arguments.seed * 10 + number, "threads": self._arguments.threads, "preset": "balanced",
             "overrides": {},
         }  # fmt: skip
         again = replayed(self._earlier, self.version, presets.resolve("balanced", {}), len(lines))
@@ -285,8 +289,8 @@ class Runs:
             self.version, self.live, self._baseline = number, out, result["baseline_after"]
             self._adapters[str(number)] = str(out)
             self._earlier = lines + self._earlier
-        told = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
-        return result | {"lines": len(lines), "told": {f"{reward:+g} {what}": n for (reward, what), n in told.items()}}
+        kinds = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
+        return result | {"lines": len(lines), "told": {f"{reward:+g} {hint}": n for (reward, hint), n in kinds.items()}}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Turn(NamedTuple):
 
     id: str
     line: dict[str, Any]  # of samples.jsonl, with its messages and its exact tokens
-    said: str | None
+    follow_up: str | None
 
 
 class Home:
@@ -74,9 +74,9 @@ class Home:
         for turn in turns:
             await self._store.completions.record([_new(turn)], [_end(turn)])
         for turn in turns:
-            if turn.said is not None:
-                signal = NewSignal(turn.id, "message", turn.said)
-                if ruled := rules.of_message(turn.said, [turn.line["messages"][-1]["content"]]):
+            if turn.follow_up is not None:
+                signal = NewSignal(turn.id, "message", turn.follow_up)
+                if ruled := rules.of_message(turn.follow_up, [turn.line["messages"][-1]["content"]]):
                     signal = replace(signal, label=ruled.name, value=ruled.value, why=ruled.reason)
                 await self._store.signals.add(signal)
         while await self.judging.look() | await self.judging.ask():
@@ -87,7 +87,7 @@ class Home:
         for turn in turns:
             await self._store.ratings.rate(rating(turn.id, turn.line["reward"]))
         run, _ = await claim(self._store, limit=10_000)
-        await self._done(run.id)
+        await self._end(run.id)
 
     async def trust(self) -> Trust:
         return await self.judging.trust(NAME, self.judging.server.config)
@@ -99,16 +99,16 @@ class Home:
     async def claimed(self, version: int) -> tuple[int, list[dict[str, Any]]] | None:
         """The lines of a run of all that waits, and its number; None where nothing does."""
         await self.judging.settle()
-        found = await claim(self._store, limit=10_000, live=version, version=version + 1)
-        if found is None:
+        claimed_run = await claim(self._store, limit=10_000, live=version, version=version + 1)
+        if claimed_run is None:
             return None
-        run, samples = found
+        run, samples = claimed_run
         return run.id, run_folder.lines(samples, [], [], Train(), Moments(0, 0.0, 0.0))
 
     async def ended(self, run: int, status: str, reason: str) -> None:
         """End a run; a run that did not pass gives its samples back."""
         if status == "passed":
-            await self._done(run)
+            await self._end(run)
         else:
             await self._store.runs.end(run, "rejected", reason, None)
 
@@ -122,11 +122,11 @@ class Home:
 
 class _Forced(JudgingLoop):
     async def trust(self, judge: str, config: str) -> Trust:
-        found = await super().trust(judge, config)
-        return Trust(*(_believed(side) for side in found)) if judge == NAME else found
+        measured = await super().trust(judge, config)
+        return Trust(*(_forced(side) for side in measured)) if judge == NAME else measured
 
 
-def _believed(side: Agreement) -> Agreement:
+def _forced(side: Agreement) -> Agreement:
     return side._replace(reason=None, kappa=max(side.kappa, MOST_WEIGHT))
 
 
@@ -136,10 +136,10 @@ async def opened(folder: Path) -> Store:
 
 def _new(turn: Turn) -> Any:
     messages, line = turn.line["messages"], turn.line
-    prompt = tuple(Message(one["role"], orjson.dumps({"content": one["content"]})) for one in messages)
-    asked = messages[-1]["content"]
+    prompt = tuple(Message(message["role"], orjson.dumps({"content": message["content"]})) for message in messages)
+    question = messages[-1]["content"]
     return new(
-        turn.id, prompt=prompt, asked=asked, typed=asked, version=line["version"], sampling=line["sampling"],
+        turn.id, prompt=prompt, asked=question, typed=question, version=line["version"], sampling=line["sampling"],
     )  # fmt: skip
 
 

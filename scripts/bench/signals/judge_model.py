@@ -49,19 +49,22 @@ def small_model() -> Iterator[str]:
 async def verdicts(url: str, model: str, pairs: list[dict[str, str]], votes: int) -> list[JudgeVerdict]:
     async with aiohttp.ClientSession() as http:
         judge = AnswerJudge(http, Endpoint(url, model, {}), votes)
-        found = []
+        results = []
         for pair in pairs:
-            found.append(await judge.verdict(JudgedTurn(pair["request"], pair["reply"], pair["follow_up"])))
+            results.append(await judge.verdict(JudgedTurn(pair["request"], pair["reply"], pair["follow_up"])))
             print(
-                f"{len(found)} of {len(pairs)}: {pair['label']} -> {found[-1].label} ({found[-1].reason})", flush=True
+                f"{len(results)} of {len(pairs)}: {pair['label']} -> {results[-1].label} ({results[-1].reason})",
+                flush=True,
             )
-        return found
+        return results
 
 
-def side(pairs: list[dict[str, str]], found: list[JudgeVerdict], sign: float) -> dict[str, Any]:
+def side(pairs: list[dict[str, str]], results: list[JudgeVerdict], sign: float) -> dict[str, Any]:
     """Agreement with the labels on one side: bad (-1) or good (1)."""
-    both = [(VALUES[p["label"]] * sign > 0, VALUES[v.label] * sign > 0) for p, v in zip(pairs, found, strict=True)]
-    cells = tuple(both.count(cell) for cell in ((True, True), (True, False), (False, True), (False, False)))
+    outcomes = [
+        (VALUES[p["label"]] * sign > 0, VALUES[v.label] * sign > 0) for p, v in zip(pairs, results, strict=True)
+    ]
+    cells = tuple(outcomes.count(cell) for cell in ((True, True), (True, False), (False, True), (False, False)))
     return {
         "both": cells[0],
         "missed": cells[1],
@@ -77,31 +80,31 @@ def main() -> None:
     parser.add_argument("--url", help="an OpenAI-compatible server; without it the small model is started")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--votes", type=int, default=1)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     pairs = [json.loads(line) for line in PAIRS.read_text(encoding="utf-8").splitlines()]
-    if asked.url:
-        found = asyncio.run(verdicts(asked.url, asked.model, pairs, asked.votes))
+    if arguments.url:
+        results = asyncio.run(verdicts(arguments.url, arguments.model, pairs, arguments.votes))
     else:
         module.MOST_TOKENS = SHORT  # type: ignore[misc]
         with small_model() as url:
-            found = asyncio.run(verdicts(url, asked.model, pairs, asked.votes))
+            results = asyncio.run(verdicts(url, arguments.model, pairs, arguments.votes))
     record = {
         **circumstances(),
         "machine": machine_name(),
-        "model": asked.model,
-        "votes": asked.votes,
+        "model": arguments.model,
+        "votes": arguments.votes,
         "pairs": len(pairs),
-        "labels": Counter(verdict.label for verdict in found),
-        "why": Counter(verdict.reason for verdict in found),
+        "labels": Counter(verdict.label for verdict in results),
+        "why": Counter(verdict.reason for verdict in results),
         "verdicts": [
             {"label": pair["label"], "verdict": verdict.label, "reason": verdict.reason}
-            for pair, verdict in zip(pairs, found, strict=True)
+            for pair, verdict in zip(pairs, results, strict=True)
         ],
-        "tokens": sum(verdict.tokens for verdict in found),
-        "bad": side(pairs, found, -1),
-        "good": side(pairs, found, 1),
+        "tokens": sum(verdict.tokens for verdict in results),
+        "bad": side(pairs, results, -1),
+        "good": side(pairs, results, 1),
     }
-    target = ROOT / "benchmarks/judge_model" / f"{asked.model}-{asked.votes}.json"
+    target = ROOT / "benchmarks/judge_model" / f"{arguments.model}-{arguments.votes}.json"
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(record, indent=1))

@@ -36,7 +36,7 @@ async def measure(talks: int, turns: int, seed: int) -> dict[str, object]:
             while await proxy.store.signals.unseen(1):
                 await asyncio.sleep(0.2)
             await asyncio.sleep(QUIET_S)
-            found, rows = await world.count(), await proxy.store.signals.everything()
+            counts, rows = await world.count(), await proxy.store.signals.everything()
         finally:
             await proxy.stop()
             await backend.stop()
@@ -45,7 +45,7 @@ async def measure(talks: int, turns: int, seed: int) -> dict[str, object]:
         "talks": talks,
         "requests": len(world.follows) + len(world.silent),
         "acts": world.acts,
-        "signals": found,
+        "signals": counts,
         "hints": hints,
         "tool_signals_above_0": sum(row.kind == "tool" and row.value > 0 for row in rows),
     }
@@ -56,11 +56,11 @@ def main() -> None:
     parser.add_argument("--talks", type=int, default=200)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    found = asyncio.run(measure(asked.talks, asked.turns, asked.seed))
-    record = {**circumstances(), "machine": machine_name(), "seed": asked.seed, **found}
+    arguments = parser.parse_args()
+    figures = asyncio.run(measure(arguments.talks, arguments.turns, arguments.seed))
+    record = {**circumstances(), "machine": machine_name(), "seed": arguments.seed, **figures}
     (ROOT / "benchmarks/signals.json").write_text(json.dumps(record, indent=1))
-    print(json.dumps(found, indent=1))
+    print(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -40,38 +40,38 @@ from store.store import Store
 ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlproxy/bench"
 WORDS = " ".join(topics.values()).split()
-TURNS, ASKED, SAID = 1000, 60, 180  # of one agent's conversation; words a turn
+TURNS, QUESTION_WORDS, ANSWER_WORDS = 1000, 60, 180  # of one agent's conversation; words a turn
 LETTERS_A_TOKEN = 4
 TOOLS = 30  # of an agent, about 12 kB
 SESSION = 20  # completions
 BATCH, TIMES = 500, 15
 
 
-def text(at: int, words: int) -> str:
-    start = at * 131 % (len(WORDS) - words)
-    return f"{at} " + " ".join(WORDS[start : start + words])
+def text(number: int, words: int) -> str:
+    start = number * 131 % (len(WORDS) - words)
+    return f"{number} " + " ".join(WORDS[start : start + words])
 
 
-def as_ids(said: str) -> list[int]:
+def as_ids(text: str) -> list[int]:
     """Make token ids, as many as a tokenizer might make of the text."""
-    return [crc32(said[at : at + LETTERS_A_TOKEN].encode()) % 50_000 for at in range(0, len(said), LETTERS_A_TOKEN)]
+    return [crc32(text[n : n + LETTERS_A_TOKEN].encode()) % 50_000 for n in range(0, len(text), LETTERS_A_TOKEN)]
 
 
-def message(role: str, said: str) -> Message:
-    return Message(role, json.dumps({"content": said}, ensure_ascii=False).encode())
+def message(role: str, content: str) -> Message:
+    return Message(role, json.dumps({"content": content}, ensure_ascii=False).encode())
 
 
-def pair(id: str, prompt: tuple[Message, ...], said: str, **about: Any) -> tuple[NewCompletion, FinishedCompletion]:
+def pair(id: str, prompt: tuple[Message, ...], reply: str, **about: Any) -> tuple[NewCompletion, FinishedCompletion]:
     now = time.time()
     new = NewCompletion(
         id=id, request_id=id, choice=0, created_at=about.pop("at", now), dialect="chat", backend="vllm", model="m",
         served_model="m", version=about.pop("version", 0), session=about.pop("session", None), user=None, turn="main",
         turn_rule="default", streamed=True, prompt=prompt, request=about.pop("request", b'{"model":"m","stream":true}'),
-        sampling={"temperature": 1.0, "top_p": 1.0}, asked=said[:60],
+        sampling={"temperature": 1.0, "top_p": 1.0}, asked=reply[:60],
     )  # fmt: skip
-    tokens = len(said) // LETTERS_A_TOKEN
+    tokens = len(reply) // LETTERS_A_TOKEN
     end = FinishedCompletion(
-        id=id, status="done", finished_at=now, reply=message("assistant", said), text=said, finish_reason="stop",
+        id=id, status="done", finished_at=now, reply=message("assistant", reply), text=reply, finish_reason="stop",
         usage={"prompt_tokens": 9, "completion_tokens": tokens}, exact=True,
         token_ids=list(range(tokens)), prompt_token_ids=about.pop("ids", list(range(32))), logprobs=[-0.5] * tokens,
         thread=about.pop("thread", None),
@@ -85,41 +85,42 @@ async def commits(at_once: int, seconds: float, folder: Path, url: str = "", nam
     took: list[float] = []
     over = time.perf_counter() + seconds
 
-    async def one(who: int) -> None:
+    async def client(number: int) -> None:
         n = 0
         while time.perf_counter() < over:
             n += 1
-            at = time.perf_counter()
-            new, end = pair(f"{name}{who}-{n}", (message("user", text(n + who, ASKED)),), text(n, SAID))
+            began = time.perf_counter()
+            question = message("user", text(n + number, QUESTION_WORDS))
+            new, end = pair(f"{name}{number}-{n}", (question,), text(n, ANSWER_WORDS))
             await store.completions.record([new], [end])
-            took.append(time.perf_counter() - at)
+            took.append(time.perf_counter() - began)
 
-    start, before, cpu = time.perf_counter(), store.commits, time.process_time()
-    await asyncio.gather(*(one(who) for who in range(at_once)))
+    start, commits_before, cpu = time.perf_counter(), store.commits, time.process_time()
+    await asyncio.gather(*(client(number) for number in range(at_once)))
     spent = time.perf_counter() - start
-    found = {
+    figures = {
         "at_once": at_once, "completions_per_s": round(len(took) / spent, 1),
-        "commits_per_s": round((store.commits - before) / spent, 1),
-        "completions_per_commit": round(len(took) / (store.commits - before), 2),
+        "commits_per_s": round((store.commits - commits_before) / spent, 1),
+        "completions_per_commit": round(len(took) / (store.commits - commits_before), 2),
         "cpu_ms": round((time.process_time() - cpu) / len(took) * 1000, 3),
         "p50_ms": round(statistics.median(took) * 1000, 2),
         "p99_ms": round(sorted(took)[int(len(took) * 0.99)] * 1000, 2),
     }  # fmt: skip
     await store.close()
-    print(found, flush=True)
-    return found
+    print(figures, flush=True)
+    return figures
 
 
 def disk(seconds: float, folder: Path) -> float:
     """4 kB with fdatasync, so many a second."""
     file = os.open(folder / "probe", os.O_RDWR | os.O_CREAT)
-    done, over = 0, time.perf_counter() + seconds
+    writes, over = 0, time.perf_counter() + seconds
     while time.perf_counter() < over:
         os.pwrite(file, b"x" * 4096, 0)
         os.fdatasync(file)
-        done += 1
+        writes += 1
     os.close(file)
-    return round(done / seconds, 1)
+    return round(writes / seconds, 1)
 
 
 async def conversation(turns: int, folder: Path) -> dict[str, Any]:
@@ -136,30 +137,30 @@ async def conversation(turns: int, folder: Path) -> dict[str, Any]:
     )
     steps, new_bytes, size, took = [], 0, 0, []
     for turn in range(1, turns + 1):
-        asked, said = text(2 * turn, ASKED), text(2 * turn + 1, SAID)
-        history.append(message("user", asked))
-        ids += as_ids(asked)
-        new, end = pair(f"t{turn}", tuple(history), said, ids=list(ids), request=tools.encode())
-        at = time.thread_time()
+        question, answer = text(2 * turn, QUESTION_WORDS), text(2 * turn + 1, ANSWER_WORDS)
+        history.append(message("user", question))
+        ids += as_ids(question)
+        new, end = pair(f"t{turn}", tuple(history), answer, ids=list(ids), request=tools.encode())
+        began = time.thread_time()
         await store.completions.record([new], [end])
-        took.append(time.thread_time() - at)
-        history.append(message("assistant", said))
-        ids += as_ids(said)
-        new_bytes += len(asked) + len(said)
+        took.append(time.thread_time() - began)
+        history.append(message("assistant", answer))
+        ids += as_ids(answer)
+        new_bytes += len(question) + len(answer)
         if turn % (turns // 10) == 0:
             await store._writer.empty_log()
-            before, size = size, (folder / NAME).stat().st_size
-            steps.append({"turns": turn, "bytes": size, "a_turn": (size - before) // (turns // 10)})
+            size_before, size = size, (folder / NAME).stat().st_size
+            steps.append({"turns": turn, "bytes": size, "a_turn": (size - size_before) // (turns // 10)})
     await store.close()
     sent = sum(len(m.body) for m in history)
-    found = {
+    figures = {
         "turns": turns, "tools_bytes": len(tools), "steps": steps, "new_text_bytes": new_bytes,
         "bytes_of_new_text": round(size / new_bytes, 2), "conversation_bytes": sent,
         "sent_again_and_again_bytes": sent * turns // 2,
         "growth_last_of_second": round(steps[-1]["a_turn"] / steps[1]["a_turn"], 3),
     }  # fmt: skip
-    print({k: v for k, v in found.items() if k != "steps"}, flush=True)
-    return found
+    print({k: v for k, v in figures.items() if k != "steps"}, flush=True)
+    return figures
 
 
 async def fill(home: Path, count: int) -> float:
@@ -170,13 +171,14 @@ async def fill(home: Path, count: int) -> float:
     row = await store._reader.row("SELECT count(*) AS n FROM completions")
     assert row is not None
     now = time.time()
-    for at in range(int(row["n"]), count, BATCH):
-        made = [one for n in range(at, at + BATCH, SESSION) for one in session(n, now - (count - n) * 0.5)]
-        await store.completions.record([new for new, _ in made], [end for _, end in made])
-        rated = [n for n in range(at, at + BATCH) if n % 20 == 7]
+    for first in range(int(row["n"]), count, BATCH):
+        starts = range(first, first + BATCH, SESSION)
+        completions = [pair for n in starts for pair in session(n, now - (count - n) * 0.5)]
+        await store.completions.record([new for new, _ in completions], [end for _, end in completions])
+        rated = [n for n in range(first, first + BATCH) if n % 20 == 7]
         await asyncio.gather(*(store.ratings.rate(NewRating(f"c{n}", "owner", 1.0 if n % 3 else -1.0)) for n in rated))
-        if at % 50_000 == 0:
-            print(f"{at:,} completions, {time.perf_counter() - start:.0f} s", flush=True)
+        if first % 50_000 == 0:
+            print(f"{first:,} completions, {time.perf_counter() - start:.0f} s", flush=True)
     while await store.inbox.index_words():
         pass
     store._writer._db.execute("PRAGMA synchronous = FULL")
@@ -184,35 +186,35 @@ async def fill(home: Path, count: int) -> float:
     return round(time.perf_counter() - start, 1)
 
 
-def session(first: int, at: float) -> list[tuple[NewCompletion, FinishedCompletion]]:
+def session(first: int, start: float) -> list[tuple[NewCompletion, FinishedCompletion]]:
     history: list[Message] = []
-    made = []
+    pairs = []
     for n in range(first, first + SESSION):
-        said = text(n, 40)
+        answer = text(n, 40)
         history.append(message("user", text(n, 12)))
-        about = {"at": at + n - first, "version": n * 8 // 10**6, "session": f"s{first}", "thread": thread_name(n)}
-        made.append(pair(f"c{n}", tuple(history), said, **about))
-        history.append(message("assistant", said))
-    return made
+        about = {"at": start + n - first, "version": n * 8 // 10**6, "session": f"s{first}", "thread": thread_name(n)}
+        pairs.append(pair(f"c{n}", tuple(history), answer, **about))
+        history.append(message("assistant", answer))
+    return pairs
 
 
 def thread_name(n: int) -> bytes:
     return f"thread {n}".encode().ljust(32, b".")
 
 
-async def median_ms(what: Callable[[int], Awaitable[Any]]) -> dict[str, float]:
+async def median_ms(call: Callable[[int], Awaitable[Any]]) -> dict[str, float]:
     took = []
     for n in range(TIMES):
-        at = time.perf_counter()
-        await what(n)
-        took.append((time.perf_counter() - at) * 1000)
+        began = time.perf_counter()
+        await call(n)
+        took.append((time.perf_counter() - began) * 1000)
     return {"ms": round(statistics.median(took), 3), "worst_ms": round(max(took), 3)}
 
 
 async def reads(home: Path, count: int) -> dict[str, Any]:
     store = await Store.open(home)
     try:
-        asked: dict[str, Callable[[int], Awaitable[Any]]] = {
+        lookups: dict[str, Callable[[int], Awaitable[Any]]] = {
             "one by its id": lambda n: store.completions.get(f"c{(n * 7919 + 13) % count}"),
             "the reply of a thread": lambda n: store.completions.find_reply(
                 ReturnedConversation(thread_name(n * 7919 % count), b"", (), "m", None), [Requester(None, None)]
@@ -226,7 +228,7 @@ async def reads(home: Path, count: int) -> dict[str, Any]:
             "a search, two words": lambda n: store.inbox.page(CompletionQuery(search="walrus operator")),
             "ratings that may train": lambda n: store.samples.fresh(live=7, max_version_gap=99),
         }
-        return {name: await median_ms(what) for name, what in asked.items()}
+        return {name: await median_ms(lookup) for name, lookup in lookups.items()}
     finally:
         await store.close()
 
@@ -235,19 +237,19 @@ async def openings(home: Path) -> dict[str, float]:
     """To an open store: after a clean stop, and after a kill, when the file is checked while it is used."""
 
     async def opened() -> tuple[float, float]:
-        at = time.perf_counter()
+        began = time.perf_counter()
         store = await Store.open(home)
-        took = time.perf_counter() - at
+        took = time.perf_counter() - began
         await store.checked()
-        checked = time.perf_counter() - at
+        checked = time.perf_counter() - began
         await store.close()
         return took, checked
 
     clean = statistics.median([(await opened())[0] for _ in range(5)])
     killed = await asyncio.create_subprocess_exec(sys.executable, "-c", _KILLED, str(home), cwd=ROOT)
     await killed.wait()
-    after, checked = (round(s * 1000, 1) for s in await opened())
-    return {"clean_ms": round(clean * 1000, 1), "after_a_kill_ms": after, "checked_ms": checked}
+    after_kill, checked = (round(s * 1000, 1) for s in await opened())
+    return {"clean_ms": round(clean * 1000, 1), "after_a_kill_ms": after_kill, "checked_ms": checked}
 
 
 _KILLED = """
@@ -262,23 +264,23 @@ asyncio.run(main())
 
 
 async def measure(count: int, home: Path, seconds: float, turns: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=CACHE) as name:  # on a disk, not in memory
         folder = Path(name)
-        found["disk_syncs_per_s"] = disk(min(seconds, 2.0), folder)
-        found["commits"] = []
+        report["disk_syncs_per_s"] = disk(min(seconds, 2.0), folder)
+        report["commits"] = []
         for at_once in (1, 16, 64, 256):
             (folder / str(at_once)).mkdir()
-            found["commits"].append(await commits(at_once, seconds, folder / str(at_once)))
+            report["commits"].append(await commits(at_once, seconds, folder / str(at_once)))
         (folder / "conversation").mkdir()
-        found["conversation"] = await conversation(turns, folder / "conversation")
+        report["conversation"] = await conversation(turns, folder / "conversation")
     filled = await fill(home, count)
-    found["large"] = {
+    report["large"] = {
         "completions": count, "bytes": (home / NAME).stat().st_size, "filled_s": filled,
         "open": await openings(home), "reads": await reads(home, count),
     }  # fmt: skip
-    print(json.dumps(found["large"], indent=1), flush=True)
-    return found
+    print(json.dumps(report["large"], indent=1), flush=True)
+    return report
 
 
 def main() -> None:
@@ -287,15 +289,15 @@ def main() -> None:
     parser.add_argument("--home", type=Path, help="of the large store; default ~/.cache/rlproxy/bench/store-N")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    count = 100_000 if given.quick else given.completions
-    home = given.home or CACHE / f"store-{count}"
+    arguments = parser.parse_args()
+    count = 100_000 if arguments.quick else arguments.completions
+    home = arguments.home or CACHE / f"store-{count}"
     for folder in (CACHE, home):
         folder.mkdir(parents=True, exist_ok=True)
     about = circumstances()
-    found = asyncio.run(measure(count, home, 1.0 if given.quick else 3.0, 200 if given.quick else TURNS))
-    result = about | found
-    target = given.json or (None if given.quick else ROOT / "benchmarks/store.json")
+    report = asyncio.run(measure(count, home, 1.0 if arguments.quick else 3.0, 200 if arguments.quick else TURNS))
+    result = about | report
+    target = arguments.json or (None if arguments.quick else ROOT / "benchmarks/store.json")
     if target is not None:
         target.write_text(json.dumps(result, indent=1) + "\n")
 
