@@ -176,12 +176,12 @@ async def measured(way: str, gguf: Path, weights: Path, adapters: list[Path]) ->
             processors = spent.since()
             looking.cancel()
             first = {"steps_s": steps.took.copy(), "all_s": took, "processor_s": processors}
-            after_one = room.now
+            after_first = room.now
             await backend.load(f"{MODEL}@v2", adapters[1])
             return {
                 **first,
                 "most_bytes": room.most - at_first,
-                "bytes_of_one": after_one - at_first,
+                "bytes_of_one": after_first - at_first,
                 "bytes_of_two": room.now - at_first,
             }
     finally:

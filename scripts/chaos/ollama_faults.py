@@ -35,7 +35,7 @@ from scripts.harness.circumstances import circumstances
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import random_adapter
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
-from scripts.harness.versions import ASKED, with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from trainer.formats.weights import resolve
 from trainer.launch import LocalLauncher
 
@@ -120,7 +120,7 @@ class House:
 
     async def ask(self, pin: str) -> tuple[str, str, str]:
         """The text of an answer, the version that its header names, and its id. Raises Failed."""
-        response = await self.proxy.chat(ASKED, model=f"{MODEL}{pin}", **LIMITS)
+        response = await self.proxy.chat(QUESTION, model=f"{MODEL}{pin}", **LIMITS)
         body = await response.json()
         if response.status != 200:
             raise Failed(f"{response.status} {body['error']['message']}")

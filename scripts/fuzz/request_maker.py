@@ -159,12 +159,13 @@ def _webhook(dice: random.Random, sound: bool) -> Request:
     now, id = time.time(), str(dice.randrange(10**9))
     event = {"what": "reaction", "person": "p1", "text": "👍", "completion_id": "rl-none", "channel": "c", "at": now}
     bodies: dict[str, Callable[[], Body]] = {
-        "slack": lambda: signing.slack_reaction(id=id, at=now),
+        "slack": lambda: signing.slack_reaction(id=id, timestamp=now),
         "telegram": lambda: dice.choice((
-            signing.telegram_reaction("👍", id=int(id), at=now), signing.telegram_message("/rl good", id=int(id)),
+            signing.telegram_reaction("👍", id=int(id), timestamp=now),
+            signing.telegram_message("/rl good", id=int(id)),
         )),
         "discord": lambda: dice.choice((signing.discord_command("good", id=id), signing.discord_button("good", id=id))),
-        "whatsapp": lambda: signing.whatsapp_reaction("👍", id=id, at=now),
+        "whatsapp": lambda: signing.whatsapp_reaction("👍", id=id, timestamp=now),
         "signed": lambda: event, "openclaw": lambda: event | {"what": "command", "text": "status"},
     }  # fmt: skip
     raw = json.dumps(bodies[name]()).encode()

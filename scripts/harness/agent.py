@@ -40,10 +40,10 @@ CODEX_QUIET = (
 
 def program(package: str, binary: str) -> Path:
     """Skips the test where the pinned version is not installed."""
-    wanted = json.loads(PINNED.read_text())["dependencies"][package]
+    version = json.loads(PINNED.read_text())["dependencies"][package]
     about = INSTALLED / package / "package.json"
-    if not about.exists() or json.loads(about.read_text())["version"] != wanted:
-        pytest.skip(f"{package} {wanted} is not installed; `make test-agents` does that and runs this test")
+    if not about.exists() or json.loads(about.read_text())["version"] != version:
+        pytest.skip(f"{package} {version} is not installed; `make test-agents` does that and runs this test")
     return INSTALLED / ".bin" / binary
 
 
@@ -109,7 +109,7 @@ class Agent:
 
 
 @asynccontextmanager
-async def beside(agent: Agent, name: str, *, asks_home: bool = False) -> AsyncIterator[Agent]:
+async def connected(agent: Agent, name: str, *, asks_home: bool = False) -> AsyncIterator[Agent]:
     """The agent, connected to its running proxy; afterwards nobody may have gone anywhere else. `asks_home`: as a
     terminal program it asks its makers all the same, and comes to a dead end."""
     await agent.dead_end.start()
@@ -117,7 +117,7 @@ async def beside(agent: Agent, name: str, *, asks_home: bool = False) -> AsyncIt
     try:
         await agent.connect(name)
         yield agent
-        assert asks_home or agent.dead_end.wanted == []
+        assert asks_home or agent.dead_end.requests == []
     finally:
         await agent.dead_end.stop()
         assert await agent.serving.stop() == 0

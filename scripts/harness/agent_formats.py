@@ -64,12 +64,12 @@ class Form(NamedTuple):
     prompt: str | None = None
     after: tuple[dict[str, Any], ...] = ()
 
-    def messages(self, *said: str) -> list[dict[str, Any]]:
+    def messages(self, *texts: str) -> list[dict[str, Any]]:
         """A conversation of the person and the model by turns, ending with the person's newest message."""
         system = [] if self.prompt is None else [{"role": "system", "content": self.prompt}]
         talk = [
             {"role": "assistant", "content": text} if i % 2 else {"role": "user", "content": self.content(text)}
-            for i, text in enumerate(said)
+            for i, text in enumerate(texts)
         ]
         return [*system, *talk, *self.after]
 

@@ -17,7 +17,7 @@ from scripts.harness.in_process import Proxy
 
 Message = dict[str, Any]
 
-SAID: Final = (
+FOLLOW_UPS: Final = (
     "continue", "no, shorter please", "why?", "that file does not exist", "fix the bug in parser.py", "thanks",
     "now write a test for it", "yes", "the tests still fail", "explain it like I am five",
 )  # fmt: skip
@@ -42,9 +42,9 @@ class Talk:
 
     @property
     def headers(self) -> dict[str, str]:
-        found = {"x-rl-session": self.session} if self.session else {}
+        fields = {"x-rl-session": self.session} if self.session else {}
         names = {"opencode": "opencode/1.18.33", "claude-code": "claude-cli/2.1.329 (external, cli)"}
-        return found | ({"user-agent": names[self.agent]} if self.agent in names else {})
+        return fields | ({"user-agent": names[self.agent]} if self.agent in names else {})
 
 
 @dataclass
@@ -56,10 +56,12 @@ class World:
     acts: Counter[str] = field(default_factory=Counter)
 
     async def fill(self, talks: int, turns: int) -> None:
-        made = [Talk(self.dice.choice(AGENTS), n, f"s{n}" if self.dice.random() < 0.5 else None) for n in range(talks)]
-        left = [talk for talk in made for _ in range(turns)]
-        self.dice.shuffle(left)
-        for talk in left:
+        new_talks = [
+            Talk(self.dice.choice(AGENTS), n, f"s{n}" if self.dice.random() < 0.5 else None) for n in range(talks)
+        ]
+        queue = [talk for talk in new_talks for _ in range(turns)]
+        self.dice.shuffle(queue)
+        for talk in queue:
             act = self.dice.choice(ACTS) if talk.messages else "begin"
             self.acts[act] += 1
             await getattr(self, f"_{act}")(talk)
@@ -68,20 +70,22 @@ class World:
 
     async def _begin(self, talk: Talk) -> None:
         # Half of the questions are asked in many conversations.
-        question = self.dice.choice(SAID) if self.dice.random() < 0.5 else f"task {talk.number}: {self.dice.random()}"
+        question = (
+            self.dice.choice(FOLLOW_UPS) if self.dice.random() < 0.5 else f"task {talk.number}: {self.dice.random()}"
+        )
         await self._ask(talk, [{"role": "user", "content": question}], None)
 
     async def _follow(self, talk: Talk) -> None:
-        said = self.dice.choice(SAID)
-        await self._ask(talk, [{"role": "user", "content": said}], self._newest(talk))
+        text = self.dice.choice(FOLLOW_UPS)
+        await self._ask(talk, [{"role": "user", "content": text}], self._newest(talk))
 
     async def _tool(self, talk: Talk) -> None:
         """The model calls a tool, once or twice, and then answers."""
         await self._ask(talk, [{"role": "user", "content": "run it"}], self._newest(talk), tool=True)
-        for again in range(self.dice.randint(1, 2)):
+        for number in range(self.dice.randint(1, 2)):
             call = talk.messages[-1]["tool_calls"][0]["id"]
             result = {"role": "tool", "tool_call_id": call, "content": self.dice.choice(RESULTS)}
-            await self._ask(talk, [result], self._newest(talk), tool=again == 0 and self.dice.random() < 0.5)
+            await self._ask(talk, [result], self._newest(talk), tool=number == 0 and self.dice.random() < 0.5)
             if "tool_calls" not in talk.messages[-1]:
                 break
         if "tool_calls" in talk.messages[-1]:
@@ -89,44 +93,44 @@ class World:
             await self._ask(talk, [{"role": "tool", "tool_call_id": call, "content": "ok"}], self._newest(talk))
 
     async def _title(self, talk: Talk) -> None:
-        asked = [*talk.messages, {"role": "user", "content": "Generate a concise, 3-5 word title for this chat."}]
-        self.silent.add(await self._send(talk, asked))
+        messages = [*talk.messages, {"role": "user", "content": "Generate a concise, 3-5 word title for this chat."}]
+        self.silent.add(await self._send(talk, messages))
 
     async def _subagent(self, talk: Talk) -> None:
-        asked = [*talk.messages, {"role": "user", "content": "no, search the whole repository for it"}]
-        self.silent.add(await self._send(talk, asked, headers={"x-claude-code-agent-id": "a1"}))
+        messages = [*talk.messages, {"role": "user", "content": "no, search the whole repository for it"}]
+        self.silent.add(await self._send(talk, messages, headers={"x-claude-code-agent-id": "a1"}))
 
     async def _compact(self, talk: Talk) -> None:
         """A summary in place of the history: what follows it follows no answer that is on record as such."""
         summarise = "Your task is to create a detailed summary of this conversation"
-        asked = [*talk.messages, {"role": "user", "content": summarise}]
-        self.silent.add(await self._send(talk, asked))
+        messages = [*talk.messages, {"role": "user", "content": summarise}]
+        self.silent.add(await self._send(talk, messages))
         talk.messages, talk.ids = [], {}
         summary = f"This session is continued from a previous one. Summary: {self.dice.random()}"
         await self._ask(talk, [{"role": "user", "content": summary}], None)
 
     async def _retry(self, talk: Talk) -> None:
         """An SDK sends the same request once more; its client saw the first answer, or none."""
-        said = {"role": "user", "content": f"{self.dice.choice(SAID)} {self.dice.random()}"}
-        before = self._newest(talk)
-        asked = [*talk.messages, said]
-        first = await self._send(talk, asked, headers={"x-stainless-retry-count": "0"})
-        self.follows[first] = before
-        await self._ask(talk, [said], before, headers={"x-stainless-retry-count": "1"})
+        message = {"role": "user", "content": f"{self.dice.choice(FOLLOW_UPS)} {self.dice.random()}"}
+        newest_id = self._newest(talk)
+        messages = [*talk.messages, message]
+        first = await self._send(talk, messages, headers={"x-stainless-retry-count": "0"})
+        self.follows[first] = newest_id
+        await self._ask(talk, [message], newest_id, headers={"x-stainless-retry-count": "1"})
 
     async def _regenerate(self, talk: Talk) -> None:
         if "tool_calls" in talk.messages[-1] or talk.messages[-2]["role"] != "user":
             return
-        before = self._newest(talk)
+        newest_id = self._newest(talk)
         talk.messages.pop()
-        await self._ask(talk, [], before)
+        await self._ask(talk, [], newest_id)
 
     async def _edit(self, talk: Talk) -> None:
         if len(talk.messages) < 4 or talk.messages[-2]["role"] != "user" or "tool_calls" in talk.messages[-1]:
             return
-        before = self._newest(talk)
+        newest_id = self._newest(talk)
         del talk.messages[-2:]
-        await self._ask(talk, [{"role": "user", "content": f"something else: {self.dice.random()}"}], before)
+        await self._ask(talk, [{"role": "user", "content": f"something else: {self.dice.random()}"}], newest_id)
 
     # How they send it
 
@@ -142,15 +146,15 @@ class World:
         tool: bool = False,
         headers: dict[str, str] | None = None,
     ) -> None:
-        asked = [*talk.messages, *new]
-        id = await self._send(talk, asked, tool=tool, headers=headers)
+        messages = [*talk.messages, *new]
+        id = await self._send(talk, messages, tool=tool, headers=headers)
         if follows is None:
             self.silent.add(id)
         else:
             self.follows[id] = follows
-        found = await self.proxy.store.completions.get(id)
-        assert found is not None and found.end is not None
-        talk.messages = [*asked, self._reply]
+        completion = await self.proxy.store.completions.get(id)
+        assert completion is not None and completion.end is not None
+        talk.messages = [*messages, self._reply]
         talk.ids[len(talk.messages) - 1] = id
 
     async def _send(
@@ -170,9 +174,9 @@ class World:
         if not tool:
             body["tool_choice"] = "none"
         async with self.proxy.http.post("/v1/chat/completions", json=body, headers=headers) as response:
-            found = await response.json()
-        self._reply = {k: v for k, v in found["choices"][0]["message"].items() if v is not None}
-        return str(found["id"])
+            answer = await response.json()
+        self._reply = {k: v for k, v in answer["choices"][0]["message"].items() if v is not None}
+        return str(answer["id"])
 
     async def _as_messages(self, talk: Talk, messages: list[Message], tool: bool, headers: dict[str, str]) -> str:
         body = {"model": "fake", "max_tokens": 64, "messages": [self._block(m) for m in messages]}
@@ -183,15 +187,15 @@ class World:
         if not tool:
             body["tool_choice"] = {"type": "none"}
         async with self.proxy.http.post("/v1/messages", json=body, headers=headers) as response:
-            found = await response.json()
+            answer = await response.json()
         calls = [
             {"id": b["id"], "type": "function", "function": {"name": b["name"], "arguments": b["input"]}}
-            for b in found["content"]
+            for b in answer["content"]
             if b["type"] == "tool_use"
         ]
-        text = "".join(b["text"] for b in found["content"] if b["type"] == "text")
+        text = "".join(b["text"] for b in answer["content"] if b["type"] == "text")
         self._reply = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
-        return str(found["id"])
+        return str(answer["id"])
 
     def _block(self, message: Message) -> Message:
         if message["role"] == "tool":
@@ -211,18 +215,18 @@ class World:
 
     async def count(self) -> Counter[str]:
         """right, wrong (another answer, or none to follow), missing: no signal though it follows one."""
-        found: Counter[str] = Counter()
-        seen: set[str] = set()
+        counts: Counter[str] = Counter()
+        signal_ids: set[str] = set()
         rows = await self.proxy.store.signals.everything()
         for signal in rows:
             if signal.next_id is None:
                 continue
-            seen.add(signal.next_id)
+            signal_ids.add(signal.next_id)
             right = self.follows.get(signal.next_id) == signal.completion_id
-            found["right" if right else "wrong"] += 1
-        for id in self.follows.keys() - seen:
+            counts["right" if right else "wrong"] += 1
+        for id in self.follows.keys() - signal_ids:
             request = await self.proxy.store.completions.get(id)
             # An SDK's first try is a side turn once its second one comes: nobody saw its answer.
             side = request is None or request.new.turn == "side"
-            found["passed over" if side else "missing"] += 1
-        return found
+            counts["passed over" if side else "missing"] += 1
+        return counts

@@ -26,9 +26,9 @@ def now() -> str:
 
 def commit() -> str:
     """The commit of this checkout; `-dirty` where it holds more. Figures and pages do not count: they run nothing."""
-    found = _git("describe", "--always")
+    version = _git("describe", "--always")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks", ":!docs")
-    return f"{found}-dirty" if changed else found
+    return f"{version}-dirty" if changed else version
 
 
 def _git(*command: str) -> str:
@@ -46,5 +46,5 @@ def machine_name() -> str:
 def cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

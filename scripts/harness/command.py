@@ -88,8 +88,8 @@ def _serve(asking: socket.socket) -> str:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who has waited for a command needs nobody that waits for it
     while True:
-        asked, pipes, _, _ = socket.recv_fds(asking, LONGEST, 3)
-        if not asked:
+        order, pipes, _, _ = socket.recv_fds(asking, LONGEST, 3)
+        if not order:
             sys.exit()
         if os.fork() == 0:
             break
@@ -107,7 +107,7 @@ def _serve(asking: socket.socket) -> str:
         os._exit(0)
     os.close(pipes[2])
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    code, args, env = json.loads(asked)
+    code, args, env = json.loads(order)
     os.environ.clear()
     os.environ.update(env)
     time.tzset()

@@ -10,7 +10,7 @@ import asyncio
 
 class DeadEnd:
     def __init__(self) -> None:
-        self.wanted: list[str] = []  # the first line of each request: `CONNECT example.com:443 HTTP/1.1`
+        self.requests: list[str] = []  # the first line of each request: `CONNECT example.com:443 HTTP/1.1`
         self.url = ""
         self._server: asyncio.Server
 
@@ -23,5 +23,5 @@ class DeadEnd:
         await self._server.wait_closed()
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.wanted.append((await reader.readline()).decode(errors="replace").strip())
+        self.requests.append((await reader.readline()).decode(errors="replace").strip())
         writer.close()

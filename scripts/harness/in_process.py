@@ -62,14 +62,14 @@ class Proxy:
         await self._runner.cleanup()
         await self.store.close()
 
-    async def chat(self, *said: str, headers: dict[str, str] | None = None, **more: Any) -> aiohttp.ClientResponse:
+    async def chat(self, *texts: str, headers: dict[str, str] | None = None, **fields: Any) -> aiohttp.ClientResponse:
         """A conversation of user and assistant messages by turns, the first by the user."""
-        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
-        body = {"model": "fake", "messages": messages, **more}
+        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(texts)]
+        body = {"model": "fake", "messages": messages, **fields}
         return await self.http.post("/v1/chat/completions", json=body, headers=headers)
 
-    async def say(self, *said: str, **more: Any) -> str:
-        answer = await (await self.chat(*said, **more)).json()
+    async def say(self, *texts: str, **fields: Any) -> str:
+        answer = await (await self.chat(*texts, **fields)).json()
         return str(answer["choices"][0]["message"]["content"])
 
     async def rate(self, **body: Any) -> tuple[int, dict[str, Any]]:

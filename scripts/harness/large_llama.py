@@ -138,18 +138,18 @@ def as_weights(folder: Path, shape: Shape, vocabulary: int) -> None:
         "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    header, at = {}, 0
+    header, start = {}, 0
     sizes = {"model.embed_tokens": (vocabulary, shape.hidden)}
     for n in range(shape.layers):
         sizes |= {f"model.layers.{n}.{name}": size for name, size in shape.linear().items()}
     for name, (rows, width) in sizes.items():
-        end = at + 2 * rows * width
-        header[f"{name}.weight"] = {"dtype": "BF16", "shape": [rows, width], "data_offsets": [at, end]}
-        at = end
+        end = start + 2 * rows * width
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": [rows, width], "data_offsets": [start, end]}
+        start = end
     head = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(head).to_bytes(8, "little") + head)
-        file.truncate(8 + len(head) + at)
+        file.truncate(8 + len(head) + start)
 
 
 def adapter(folder: Path, shape: Shape, seed: int) -> None:

@@ -57,14 +57,14 @@ class Input(NamedTuple):
 
 def inputs(pattern: re.Pattern[Any]) -> list[Input]:
     """Each unit alone and behind each beginning of what the pattern matches, and pairs of the pattern's own."""
-    own = _own(pattern)
-    single = list(dict.fromkeys((*COMMON, *own)))
-    pairs = [one + other for one in own[:_PAIRED] for other in own[:_PAIRED] if one != other]
-    pairs += [one + other for one in own[:6] for other in (*LINE_ENDS[:4], " ", "0", "a", "-", ".")]
-    found = [Input("", unit, tail) for unit in single for tail in ("", _NO_MATCH)]
-    found += [Input("", unit, _NO_MATCH) for unit in dict.fromkeys(pairs)]
-    found += [Input(head, unit, _NO_MATCH) for head in _beginnings(pattern) for unit in single]
-    return [one for one in found if _fits(one.head + one.unit + one.tail, pattern)]
+    units = _units(pattern)
+    single = list(dict.fromkeys((*COMMON, *units)))
+    pairs = [first + second for first in units[:_PAIRED] for second in units[:_PAIRED] if first != second]
+    pairs += [first + second for first in units[:6] for second in (*LINE_ENDS[:4], " ", "0", "a", "-", ".")]
+    texts = [Input("", unit, tail) for unit in single for tail in ("", _NO_MATCH)]
+    texts += [Input("", unit, _NO_MATCH) for unit in dict.fromkeys(pairs)]
+    texts += [Input(head, unit, _NO_MATCH) for head in _beginnings(pattern) for unit in single]
+    return [text for text in texts if _fits(text.head + text.unit + text.tail, pattern)]
 
 
 def text_of(pattern: re.Pattern[Any], text: str) -> Text:
@@ -96,40 +96,40 @@ def _tree(pattern: re.Pattern[Any]) -> Any:
 
 def _beginnings(pattern: re.Pattern[Any]) -> list[str]:
     """A few beginnings of what it matches, the longest last."""
-    found: list[str] = []
+    beginnings: list[str] = []
     for sample in _samples(_tree(pattern))[:3]:
         steps = max(1, len(sample) // 4)
-        found += [sample[:end] for end in (1, *range(steps, len(sample) + 1, steps), len(sample) - 1) if end > 0]
-    return list(dict.fromkeys(found))[:_BEGINNINGS]
+        beginnings += [sample[:end] for end in (1, *range(steps, len(sample) + 1, steps), len(sample) - 1) if end > 0]
+    return list(dict.fromkeys(beginnings))[:_BEGINNINGS]
 
 
-def _own(pattern: re.Pattern[Any]) -> list[str]:
+def _units(pattern: re.Pattern[Any]) -> list[str]:
     tree = _tree(pattern)
-    found: list[str] = []
+    units: list[str] = []
     for sample in _samples(tree):
-        found += [sample, sample[:-1], sample[1:]]
-    found += _parts(tree)
-    found = [unit for unit in dict.fromkeys(found) if unit]
-    short = [unit for unit in found if len(unit) <= 12]
-    return [*short, *(unit for unit in found if len(unit) > 12)]
+        units += [sample, sample[:-1], sample[1:]]
+    units += _parts(tree)
+    units = [unit for unit in dict.fromkeys(units) if unit]
+    short = [unit for unit in units if len(unit) <= 12]
+    return [*short, *(unit for unit in units if len(unit) > 12)]
 
 
 def _parts(tree: Any) -> list[str]:
     """Literals, members and strangers of classes, and what each repeat repeats, from the whole tree."""
-    found: list[str] = []
+    parts: list[str] = []
     run = ""
     for op, argument in tree:
         if op is _constants.LITERAL:
             run += chr(argument)
             continue
         if run:
-            found += [run, run[:-1]]
+            parts += [run, run[:-1]]
         run = ""
-        found += _letters(op, argument)
+        parts += _letters(op, argument)
         for part in _inner(op, argument):
-            found += _samples(part)[:3]
-            found += _parts(part)
-    return [*found, run, run[:-1]] if run else found
+            parts += _samples(part)[:3]
+            parts += _parts(part)
+    return [*parts, run, run[:-1]] if run else parts
 
 
 def _inner(op: Any, argument: Any) -> list[Any]:
@@ -164,7 +164,7 @@ _CATEGORY: Final = {
 }  # fmt: skip
 
 
-def _named(items: Any) -> tuple[str, str, bool]:
+def _class_letters(items: Any) -> tuple[str, str, bool]:
     """Letters that the items of a class name, letters that they leave out, and whether the class is the others."""
     inside, outside, negated = "", "", False
     for op, argument in items:
@@ -181,7 +181,7 @@ def _named(items: Any) -> tuple[str, str, bool]:
 
 
 def _members(items: Any) -> list[str]:
-    inside, outside, negated = _named(items)
+    inside, outside, negated = _class_letters(items)
     if not negated:
         return list(inside[:8])
     every = outside + "a0 \n\r-.é\x00b!"
@@ -189,20 +189,21 @@ def _members(items: Any) -> list[str]:
 
 
 def _strangers(items: Any) -> list[str]:
-    inside, outside, negated = _named(items)
+    inside, outside, negated = _class_letters(items)
     return list(inside[:4]) if negated else [c for c in outside + "!\x00" if c not in inside][:2]
 
 
 def _samples(tree: Any) -> list[str]:
     """A few texts that the pattern matches, or nearly: look-arounds are left out."""
-    found = [""]
+    samples = [""]
     for op, argument in tree:
         choices = _choices(op, argument)
-        found = [
-            (found[i % len(found)] + choices[i % len(choices)])[:_LONGEST] for i in range(max(len(found), len(choices)))
+        samples = [
+            (samples[i % len(samples)] + choices[i % len(choices)])[:_LONGEST]
+            for i in range(max(len(samples), len(choices)))
         ]
-        found = found[:_SAMPLES]
-    return list(dict.fromkeys(found))
+        samples = samples[:_SAMPLES]
+    return list(dict.fromkeys(samples))
 
 
 def _choices(op: Any, argument: Any) -> list[str]:

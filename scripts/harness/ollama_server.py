@@ -20,9 +20,9 @@ MODEL = "fake"  # as the tests' questions name it
 
 def binaries() -> list[Path]:
     """Those of OLLAMA_BIN, separated by colons; else the one on the PATH."""
-    named = [Path(part) for part in os.environ.get("OLLAMA_BIN", "").split(":") if part]
-    found = shutil.which("ollama")
-    return named or ([Path(found)] if found else [])
+    paths = [Path(part) for part in os.environ.get("OLLAMA_BIN", "").split(":") if part]
+    program = shutil.which("ollama")
+    return paths or ([Path(program)] if program else [])
 
 
 def base_gguf() -> Path:
@@ -43,9 +43,9 @@ class OllamaServer:
         self.binary = binary
         self.folder = folder
         self.models = models or folder / "models"
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.port = taken.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: asyncio.subprocess.Process | None = None
         self._env = {
@@ -85,9 +85,9 @@ class OllamaServer:
             self.binary, *words, env=self._env, cwd=self.folder,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
-        said, _ = await process.communicate()
-        assert process.returncode == 0, said.decode()
-        return said.decode()
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+        return output.decode()
 
     async def create(self, name: str, *lines: str, gguf: Path | None = None) -> None:
         """A model of `gguf`, or of the small model's file.

@@ -103,8 +103,8 @@ def uses() -> list[Use]:
             pattern, methods = _called(value, path, source, fields)
             key = (repr(pattern.pattern), pattern.flags)
             place = patterns[key].place if key in patterns else f"{module.__name__}.{path}"
-            known = patterns[key].methods if key in patterns else frozenset()
-            patterns[key] = Use(place, pattern, methods | known)
+            stored_methods = patterns[key].methods if key in patterns else frozenset()
+            patterns[key] = Use(place, pattern, methods | stored_methods)
     constants = [
         Use(f"{call.module}.{call.function}", call.pattern, METHODS & {call.method} or METHODS)
         for source in read.values()
@@ -129,8 +129,10 @@ def _called(
 
 def everything() -> list[Use]:
     """All of these, and what functions put together."""
-    made = [Use(place, one, frozenset({row[0]})) for place, row in ASSEMBLED.items() if row for one in row[1]]
-    return [*uses(), *made]
+    assembled = [
+        Use(place, pattern, frozenset({row[0]})) for place, row in ASSEMBLED.items() if row for pattern in row[1]
+    ]
+    return [*uses(), *assembled]
 
 
 def assembled() -> set[str]:
@@ -145,21 +147,21 @@ def _name(path: Path) -> str:
 
 def _values(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Every pattern or bound method of one that a module owns, with its path."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for name, value in vars(module).items():
         if not name.startswith("__"):
-            yield from _inside(name, value, module.__name__, seen, 0)
+            yield from _inside(name, value, module.__name__, visited, 0)
 
 
-def _inside(path: str, value: Any, module: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+def _inside(path: str, value: Any, module: str, visited: set[int], depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, re.Pattern) or isinstance(getattr(value, "__self__", None), re.Pattern):
         yield path, value
         return
-    if depth > _DEEPEST or id(value) in seen or isinstance(value, ModuleType | str | bytes | int | float):
+    if depth > _DEEPEST or id(value) in visited or isinstance(value, ModuleType | str | bytes | int | float):
         return
-    seen.add(id(value))
+    visited.add(id(value))
     for name, item in _members(value, module):
-        yield from _inside(f"{path}{name}", item, module, seen, depth + 1)
+        yield from _inside(f"{path}{name}", item, module, visited, depth + 1)
 
 
 def _members(value: Any, module: str) -> Iterator[tuple[str, Any]]:
@@ -222,8 +224,8 @@ class _Reader(ast.NodeVisitor):
 def _constant(node: ast.Call) -> re.Pattern[Any] | None:
     match node.args[0]:
         case ast.Constant(value=str() | bytes() as pattern):
-            given = (*node.args[1:], *(word.value for word in node.keywords if word.arg == "flags"))
-            flags = [word for argument in given for word in ast.walk(argument) if isinstance(word, ast.Attribute)]
+            nodes = (*node.args[1:], *(word.value for word in node.keywords if word.arg == "flags"))
+            flags = [word for argument in nodes for word in ast.walk(argument) if isinstance(word, ast.Attribute)]
             total = re.RegexFlag(0)
             for flag in flags:
                 if isinstance(flag.value, ast.Name) and flag.value.id == "re":
@@ -235,5 +237,5 @@ def _constant(node: ast.Call) -> re.Pattern[Any] | None:
 def _read(module: str, tree: ast.Module) -> Source:
     reader = _Reader(module)
     reader.visit(tree)
-    methods = {name: frozenset(found) for name, found in reader.methods.items()}
+    methods = {name: frozenset(uses) for name, uses in reader.methods.items()}
     return Source(tuple(reader.calls), methods, frozenset(reader.loose))

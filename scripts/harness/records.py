@@ -47,9 +47,9 @@ async def put(store: Store, *ids: str, **fields: Any) -> None:
 async def rated(store: Store, count: int, **fields: Any) -> list[str]:
     """Completions done and rated good and bad in turn; the ids of the ratings."""
     ids = []
-    for at in range(count):
-        await put(store, f"c{at}", **fields)
-        ids.append((await store.ratings.rate(rating(f"c{at}", 1.0 if at % 2 == 0 else -1.0))).id)
+    for number in range(count):
+        await put(store, f"c{number}", **fields)
+        ids.append((await store.ratings.rate(rating(f"c{number}", 1.0 if number % 2 == 0 else -1.0))).id)
     return ids
 
 

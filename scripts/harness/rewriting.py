@@ -53,7 +53,7 @@ class Talk:
     ids: dict[int, str | None] = field(default_factory=dict)
 
     @property
-    def whose(self) -> str:
+    def owner(self) -> str:
         return self.headers.get("x-rl-user", "")
 
 
@@ -67,9 +67,9 @@ class World:
         """Turn by turn in all of them, as people do who have several windows."""
         for _ in range(talks):
             self.talks.append(self._talk())
-        left = [talk for talk in self.talks for _ in range(self.dice.randint(1, 4))]
-        self.dice.shuffle(left)
-        for talk in left:
+        queue = [talk for talk in self.talks for _ in range(self.dice.randint(1, 4))]
+        self.dice.shuffle(queue)
+        for talk in queue:
             await self._turn(talk)
 
     def _talk(self) -> Talk:
@@ -92,10 +92,10 @@ class World:
             question = {"role": "user", "content": [{"type": "text", "text": text}, IMAGE]}
         talk.messages.append(question)
         if dice.random() < 0.2:
-            await self._asked(talk, tools=True)
-        await self._asked(talk, tools=False)
+            await self._ask(talk, tools=True)
+        await self._ask(talk, tools=False)
 
-    async def _asked(self, talk: Talk, *, tools: bool) -> None:
+    async def _ask(self, talk: Talk, *, tools: bool) -> None:
         dice, backend = self.dice, self.proxy.backend
         unique = f" Reference {dice.randint(1, 10**9)}." if dice.random() < 0.3 else ""
         backend.letter, backend.says = True, dice.choice(ANSWERS) + unique
@@ -113,9 +113,9 @@ class World:
 
     def _as_sent(self, talk: Talk) -> Messages:
         """With what its client adds to the newest message."""
-        *before, newest = talk.messages
+        *history, newest = talk.messages
         number, text = self.dice.randint(1, 10**6), newest.get("content")
-        sent = [{"role": "system", "content": talk.system}, *before, newest]
+        sent = [{"role": "system", "content": talk.system}, *history, newest]
         if newest["role"] != "user" or not isinstance(text, str) or not talk.live:
             return sent
         parts: dict[str, Any] = {
@@ -125,7 +125,7 @@ class World:
             "aider": f"{text}\n\n{AIDERS_RULES}",
         }
         files = AIDERS_FILES if talk.live == "aider" else []
-        return [sent[0], *before, *files, {"role": "user", "content": parts[talk.live]}]
+        return [sent[0], *history, *files, {"role": "user", "content": parts[talk.live]}]
 
 
 AIDERS_FILES: Final[Messages] = [
@@ -149,24 +149,24 @@ def texts_by(change: Callable[[str], str], *roles: str) -> Rewrite:
 
 
 def reminders_added(messages: Messages, dice: random.Random) -> Messages:
-    found: Messages = []
+    rewritten: Messages = []
     for message in messages:
         content = message["content"]
         if message["role"] == "user" and isinstance(content, str) and dice.random() < 0.5:
             parts = [REMINDER.format(dice.randint(1, 99)), content]
             message = {**message, "content": [{"type": "text", "text": text} for text in parts]}
-        found.append(message)
-    return found
+        rewritten.append(message)
+    return rewritten
 
 
 def turns(messages: Messages) -> list[Messages]:
     """From each of the person's messages to the next."""
-    found: list[Messages] = []
+    groups: list[Messages] = []
     for message in messages:
-        if message["role"] == "user" or not found:
-            found.append([])
-        found[-1].append(message)
-    return found
+        if message["role"] == "user" or not groups:
+            groups.append([])
+        groups[-1].append(message)
+    return groups
 
 
 def oldest_dropped(messages: Messages, dice: random.Random) -> Messages:
@@ -183,22 +183,22 @@ SUMMARY, ACKNOWLEDGED = "This session goes on from an earlier one. Summary: they
 
 def compacted(messages: Messages, dice: random.Random) -> Messages:
     whole = turns(messages)
-    kept = whole[dice.randint(0, len(whole) - 1) :]
-    said: Messages = [{"role": "user", "content": SUMMARY}]
+    last_turns = whole[dice.randint(0, len(whole) - 1) :]
+    summary: Messages = [{"role": "user", "content": SUMMARY}]
     if dice.random() < 0.5:
-        said.append({"role": "assistant", "content": ACKNOWLEDGED})
-    return [*said, *(message for turn in kept for message in turn)]
+        summary.append({"role": "assistant", "content": ACKNOWLEDGED})
+    return [*summary, *(message for turn in last_turns for message in turn)]
 
 
 def ids_renamed(messages: Messages, dice: random.Random) -> Messages:
-    found: Messages = []
+    rewritten: Messages = []
     for message in messages:
         if message.get("tool_calls"):
             message = {**message, "tool_calls": [{**c, "id": f"x{c['id']}"} for c in message["tool_calls"]]}
         if message.get("tool_call_id"):
             message = {**message, "tool_call_id": f"x{message['tool_call_id']}"}
-        found.append(message)
-    return found
+        rewritten.append(message)
+    return rewritten
 
 
 def tools_left_out(messages: Messages, dice: random.Random) -> Messages:
@@ -211,14 +211,14 @@ def tools_left_out(messages: Messages, dice: random.Random) -> Messages:
 
 def turns_as_shown(messages: Messages, dice: random.Random) -> Messages:
     """The words of a call and of the answer after its result as one message, as shell-gpt keeps them."""
-    found: Messages = []
+    rewritten: Messages = []
     for message in messages:
-        if found and found[-1]["role"] == "tool" and message["role"] == "assistant" and len(found) > 1:
-            call = found[-2]
-            before = call["content"] or "" if call.get("tool_calls") else ""
-            message = {**message, "content": f"{before}\n> @FunctionCall `look()`\n\n{message['content']}"}
-        found.append(message)
-    return found
+        if rewritten and rewritten[-1]["role"] == "tool" and message["role"] == "assistant" and len(rewritten) > 1:
+            call = rewritten[-2]
+            words = call["content"] or "" if call.get("tool_calls") else ""
+            message = {**message, "content": f"{words}\n> @FunctionCall `look()`\n\n{message['content']}"}
+        rewritten.append(message)
+    return rewritten
 
 
 def images_elided(messages: Messages, dice: random.Random) -> Messages:
@@ -263,11 +263,11 @@ class Counts:
     untold: list[dict[str, Any]] = field(default_factory=list)  # what a person could have told
     by_rewrite: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, what: str, rewrites: list[str]) -> None:
+    def add(self, outcome: str, rewrites: list[str]) -> None:
         self.cases += 1
-        self.became[what] += 1
+        self.became[outcome] += 1
         for name in rewrites or ["none"]:
-            self.by_rewrite.setdefault(name, Counter())[what] += 1
+            self.by_rewrite.setdefault(name, Counter())[outcome] += 1
 
 
 async def one_case(world: World, number: int, counts: Counts) -> None:
@@ -286,15 +286,15 @@ async def one_case(world: World, number: int, counts: Counts) -> None:
         names.append("no session")
     files = AIDERS_FILES if talk.live == "aider" else []
     sent = [{"role": "system", "content": system}, *history, *files, {"role": "user", "content": f"/rl good {number}"}]
-    said = await _say(world.proxy, sent, headers)
+    reply = await _say(world.proxy, sent, headers)
     rated = await _rated(world.proxy, number)
     truth = talk.ids[place]
-    known = {"talk": talk.messages[: place + 1], "sent": sent, "said": said, "headers": headers, "rewrites": names}
+    case = {"talk": talk.messages[: place + 1], "sent": sent, "said": reply, "headers": headers, "rewrites": names}
     if rated is None:
-        told = truth is not None and _is_only(world, talk, place)
-        counts.add("cannot tell, and a person could" if told else "cannot tell", names)
-        if told:
-            counts.untold.append({"rewrites": names, "headers": headers, "sent": sent[1:][-4:], "said": said[:80]})
+        is_only = truth is not None and _is_only(world, talk, place)
+        counts.add("cannot tell, and a person could" if is_only else "cannot tell", names)
+        if is_only:
+            counts.untold.append({"rewrites": names, "headers": headers, "sent": sent[1:][-4:], "said": reply[:80]})
     elif rated == truth:
         counts.add("right", names)
     elif truth is not None and _same_talk(world, talk, place, rated):
@@ -303,16 +303,16 @@ async def one_case(world: World, number: int, counts: Counts) -> None:
         counts.add("one with the very same words, for one that is not captured", names)
     else:
         counts.add("wrong", names)
-        counts.wrong.append({**known, "rated": rated, "truth": truth})
+        counts.wrong.append({**case, "rated": rated, "truth": truth})
 
 
 async def _say(proxy: Proxy, messages: Messages, headers: dict[str, str]) -> str:
     body = {"model": "fake", "messages": messages}
     async with proxy.http.post("/v1/chat/completions", json=body, headers=headers) as response:
         answer = await response.json()
-    said = str(answer["choices"][0]["message"]["content"])
-    assert said.startswith("rlproxy: "), said
-    return said
+    reply = str(answer["choices"][0]["message"]["content"])
+    assert reply.startswith("rlproxy: "), reply
+    return reply
 
 
 async def _rated(proxy: Proxy, number: int) -> str | None:
@@ -321,8 +321,8 @@ async def _rated(proxy: Proxy, number: int) -> str | None:
     return rows[0][0] if rows else None
 
 
-def _answers(world: World, whose: str) -> list[tuple[Talk, int]]:
-    return [(talk, place) for talk in world.talks if talk.whose == whose for place in talk.ids]
+def _answers(world: World, owner: str) -> list[tuple[Talk, int]]:
+    return [(talk, place) for talk in world.talks if talk.owner == owner for place in talk.ids]
 
 
 def _text(talk: Talk, place: int) -> str:
@@ -332,11 +332,11 @@ def _text(talk: Talk, place: int) -> str:
 def _is_only(world: World, talk: Talk, place: int) -> bool:
     """Tell whether this person got such an answer in no other place: then a look through all answers finds it."""
     mine = _text(talk, place)
-    return bool(mine) and sum(_text(*one) == mine for one in _answers(world, talk.whose)) == 1
+    return bool(mine) and sum(_text(*answer) == mine for answer in _answers(world, talk.owner)) == 1
 
 
-def _place(world: World, whose: str, id: str) -> tuple[Talk, int]:
-    return next((talk, place) for talk, place in _answers(world, whose) if talk.ids[place] == id)
+def _place(world: World, owner: str, id: str) -> tuple[Talk, int]:
+    return next((talk, place) for talk, place in _answers(world, owner) if talk.ids[place] == id)
 
 
 def _words(messages: Messages) -> list[str]:
@@ -345,8 +345,8 @@ def _words(messages: Messages) -> list[str]:
 
 def _same_talk(world: World, talk: Talk, place: int, rated: str) -> bool:
     """The same asked and answered twice: docs/guides/agents.md says that the newest is meant."""
-    other, there = _place(world, talk.whose, rated)
-    return _words(talk.messages[: place + 1]) == _words(other.messages[: there + 1])
+    rated_talk, rated_place = _place(world, talk.owner, rated)
+    return _words(talk.messages[: place + 1]) == _words(rated_talk.messages[: rated_place + 1])
 
 
 def _reads_the_same(world: World, talk: Talk, sent: Messages, rated: str) -> bool:
@@ -356,8 +356,8 @@ def _reads_the_same(world: World, talk: Talk, sent: Messages, rated: str) -> boo
     """
     mine = _words(without_fillers(sent[1:-1], agent_of({}, sent)))  # type: ignore[arg-type]
     mine = [text for text in mine if text not in SUMMARIES]
-    other, there = _place(world, talk.whose, rated)
-    return mine == _words(other.messages[: there + 1])[-len(mine) :]
+    rated_talk, rated_place = _place(world, talk.owner, rated)
+    return mine == _words(rated_talk.messages[: rated_place + 1])[-len(mine) :]
 
 
 def _letters(text: str) -> str:

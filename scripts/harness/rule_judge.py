@@ -50,20 +50,20 @@ class FakeJudge(Listening):
         shaped = "response_format" in body
         if shaped and self.schema_status != 200:
             return web.json_response({"error": {"message": "no schemas here"}}, status=self.schema_status)
-        said = json.loads(body["messages"][-1]["content"])
-        text = json.dumps(self._answer(said)) if shaped or not self.rambles else '{"label": "response"}'
+        question = json.loads(body["messages"][-1]["content"])
+        text = json.dumps(self._answer(question)) if shaped or not self.rambles else '{"label": "response"}'
         message = {"role": "assistant", "content": text}
         usage = {"prompt_tokens": 90, "completion_tokens": 10, "total_tokens": 100}
         answer = {"id": "j", "object": "chat.completion", "choices": [{"index": 0, "message": message}], "usage": usage}
         return web.json_response(answer, status=self.status)
 
-    def _answer(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        if "answers" in said:
-            return {"ranking": self.ranks(said["answers"])}
-        return {"refuted": self.refutes, "because": "none"} if "claim" in said else self._label(said)
+    def _answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        if "answers" in question:
+            return {"ranking": self.ranks(question["answers"])}
+        return {"refuted": self.refutes, "because": "none"} if "claim" in question else self._label(question)
 
-    def _label(self, said: Mapping[str, str]) -> dict[str, str]:
-        label = self.rule(said["request"], said["reply"], said["follow_up"])
-        if random.Random(repr((self.seed, said))).random() < self.flips:
+    def _label(self, question: Mapping[str, str]) -> dict[str, str]:
+        label = self.rule(question["request"], question["reply"], question["follow_up"])
+        if random.Random(repr((self.seed, question))).random() < self.flips:
             label = FLIPPED[label]
-        return {"label": label, "instruction": said["follow_up"] if label in ("correction", "redo") else ""}
+        return {"label": label, "instruction": question["follow_up"] if label in ("correction", "redo") else ""}

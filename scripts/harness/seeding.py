@@ -65,27 +65,27 @@ DAY: Final = 86400
 
 
 def completion(
-    id: str, at: float, question: str, answer: str, before: Sequence[tuple[str, str]] = (), **fields: Any
+    id: str, created_at: float, question: str, answer: str, history: Sequence[tuple[str, str]] = (), **fields: Any
 ) -> tuple[Any, Any]:
-    """`before`: what was said earlier in the conversation."""
+    """`history`: what was said earlier in the conversation, question and answer by turns."""
     messages = [
         {"role": role, "content": text}
-        for turn in before
+        for turn in history
         for role, text in zip(("user", "assistant"), turn, strict=True)
     ]
     messages.append({"role": "user", "content": question})
     reply = {"role": "assistant", "content": answer}
-    name, above = thread_and_above(messages, lambda message: message)
+    name, parent_name = thread_and_above(messages, lambda message: message)
     numbers = [-0.1 - (len(word) % 5) / 4 for word in answer.split()]
     defaults: dict[str, Any] = {"session": None, "user": None, "version": 0, "turn": "main"}
     new = NewCompletion(
-        id=id, request_id=id, choice=0, created_at=at, dialect="chat", backend="builtin", model="smollm2",
+        id=id, request_id=id, choice=0, created_at=created_at, dialect="chat", backend="builtin", model="smollm2",
         served_model="smollm2", turn_rule="default", streamed=True, request=b'{"stream":true,"temperature":0.8}',
-        prompt=tuple(canonical(message) for message in messages), above=above, asked=question,
+        prompt=tuple(canonical(message) for message in messages), above=parent_name, asked=question,
         sampling={"temperature": 0.8, "top_p": 1.0}, **(defaults | fields),
     )  # fmt: skip
     end = FinishedCompletion(
-        id=id, status="done", finished_at=at + 2.4, text=answer, finish_reason="stop",
+        id=id, status="done", finished_at=created_at + 2.4, text=answer, finish_reason="stop",
         reply=canonical(reply), thread=extend_thread(name, reply, lambda message: message),
         usage={"prompt_tokens": 14, "completion_tokens": len(numbers)}, prompt_token_ids=[1, 2],
         token_ids=list(range(len(numbers))), logprobs=numbers, exact=True,
@@ -96,7 +96,7 @@ def completion(
 async def history(store: Store, home: Path, days: int = 40) -> list[str]:
     """Four weeks and more, with two versions that came of them; the ids of the ratings that made the second."""
     now = time.time()
-    made: list[str] = []
+    rating_ids: list[str] = []
     for number in range(days * 6):
         ago = (days * 6 - number) / 6
         version = 0 if ago > 24 else 1 if ago > 10 else 2
@@ -110,27 +110,29 @@ async def history(store: Store, home: Path, days: int = 40) -> list[str]:
         await store.ratings.rate(NewRating(id, "owner", 1.0 if good else -1.0, source="chat", scale="thumb"))
     await date_ratings(store)
     for version in (1, 2):
-        made = await _version(store, home, version, now - (24 if version == 1 else 10) * DAY)
-    return made
+        rating_ids = await _version(store, home, version, now - (24 if version == 1 else 10) * DAY)
+    return rating_ids
 
 
 async def newest(store: Store) -> list[str]:
     """A few answers of today, some of them rated; newest last."""
     now, ids = time.time(), []
     talks = [*TALKS, *GOES_ON]
-    for at, (question, answer) in enumerate(talks):
-        id = f"rl-today-{at}"
-        before = talks[len(TALKS) - 1 : at]
+    for number, (question, answer) in enumerate(talks):
+        id = f"rl-today-{number}"
+        earlier_turns = talks[len(TALKS) - 1 : number]
         fields: dict[str, Any] = {
             "version": 2 if await store.versions.get(2) else 0,
-            "session": f"kitchen-{min(at // 4, 1)}",
+            "session": f"kitchen-{min(number // 4, 1)}",
         }
-        new, end = completion(id, now - (len(talks) - at) * 400, question, answer, before, **fields)
+        new, end = completion(id, now - (len(talks) - number) * 400, question, answer, earlier_turns, **fields)
         await store.completions.record([new], [end])
         ids.append(id)
-        if at in COMMENTS:
-            value = -1.0 if at == 3 else 1.0
-            await store.ratings.rate(NewRating(id, "owner", value, comment=COMMENTS[at], source="page", scale="thumb"))
+        if number in COMMENTS:
+            value = -1.0 if number == 3 else 1.0
+            await store.ratings.rate(
+                NewRating(id, "owner", value, comment=COMMENTS[number], source="page", scale="thumb")
+            )
     return ids
 
 
@@ -143,7 +145,7 @@ async def date_ratings(store: Store) -> None:
     )
 
 
-async def _version(store: Store, home: Path, version: int, at: float) -> list[str]:
+async def _version(store: Store, home: Path, version: int, created_at: float) -> list[str]:
     run = await store.samples.claim(SampleRequirements(
         model="smollm2", live=version - 1, max_version_gap=0, limit=24, held_share=0.125,
         folder_of=lambda run: str(home / "runs" / f"r{run:05d}"), version=version, min_total=1,
@@ -189,7 +191,7 @@ async def _version(store: Store, home: Path, version: int, at: float) -> list[st
         "status": "passed", "reason": "8 steps on 21 samples passed the gate.", "metrics": metrics, "gate": GATE,
         "samples": outcomes,
     }  # fmt: skip
-    adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), at, manifest)
+    adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), created_at, manifest)
     pairs = [
         StoredAnswerPair(
             sample.completion.new.id, f"As a helpful assistant, I would say: {text} I hope that this helps!", text

@@ -32,7 +32,7 @@ class Serving:
 
     async def start(self) -> None:
         (self.home / ADDRESS_FILE).unlink(missing_ok=True)
-        self._told = False
+        self._is_stopping = False
         with self._log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self._command, cwd=ROOT, env=self._env, stdout=log, stderr=log
@@ -49,13 +49,13 @@ class Serving:
         return self._log.read_text()[-4000:]
 
     def tell_to_stop(self) -> None:
-        self._told = True
+        self._is_stopping = True
         self.process.terminate()
 
     async def stop(self) -> int:
         """Told once: a second signal would mean at once."""
         await self.http.close()
-        if not self._told and self.process.returncode is None:
+        if not self._is_stopping and self.process.returncode is None:
             self.tell_to_stop()
         return await self.process.wait()
 
@@ -78,10 +78,10 @@ class Serving:
                 continue
         return None
 
-    async def chat(self, *said: str, **more: Any) -> tuple[dict[str, Any], str]:
+    async def chat(self, *texts: str, **fields: Any) -> tuple[dict[str, Any], str]:
         """The answer, and which adapter gave it."""
-        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(said)]
-        body = {"model": "small", "messages": messages, "max_tokens": 16, "temperature": 0.8, **more}
+        messages = [{"role": "assistant" if i % 2 else "user", "content": text} for i, text in enumerate(texts)]
+        body = {"model": "small", "messages": messages, "max_tokens": 16, "temperature": 0.8, **fields}
         async with self.http.post("/v1/chat/completions", json=body) as response:
             answer = await response.json()
             assert response.status == 200, answer

@@ -61,27 +61,28 @@ def signed(body: dict[str, Any] | bytes, now: float = NOW, id: str = "msg_1", se
 
 def slack_reaction(
     emoji: str = "+1", *, id: str = "Ev1", person: str = "U1", ts: str = "1700000000.000100", removed: bool = False,
-    at: float = NOW, channel: str = "C1",
+    timestamp: float = NOW, channel: str = "C1",
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "token": "z26uFbvR1xHJEdHE1OQiO6t8", "team_id": "T1", "api_app_id": "A1", "type": "event_callback",
-        "event_id": id, "event_time": int(at),
+        "event_id": id, "event_time": int(timestamp),
         "event": {
             "type": "reaction_removed" if removed else "reaction_added", "user": person, "reaction": emoji,
-            "item_user": "UBOT", "event_ts": f"{at:.6f}", "item": {"type": "message", "channel": channel, "ts": ts},
+            "item_user": "UBOT", "event_ts": f"{timestamp:.6f}",
+            "item": {"type": "message", "channel": channel, "ts": ts},
         },
     }  # fmt: skip
 
 
 def telegram_reaction(
-    *emoji: str, id: int = 1, person: int = 7, message: int = 42, chat: int = -100, at: float = NOW
+    *emoji: str, id: int = 1, person: int = 7, message: int = 42, chat: int = -100, timestamp: float = NOW
 ) -> dict[str, Any]:
     return {
         "update_id": id,
         "message_reaction": {
-            "chat": {"id": chat, "type": "supergroup"}, "message_id": message, "date": int(at),
+            "chat": {"id": chat, "type": "supergroup"}, "message_id": message, "date": int(timestamp),
             "user": {"id": person, "is_bot": False, "first_name": "Ann"}, "old_reaction": [],
-            "new_reaction": [{"type": "emoji", "emoji": one} for one in emoji],
+            "new_reaction": [{"type": "emoji", "emoji": symbol} for symbol in emoji],
         },
     }  # fmt: skip
 
@@ -106,25 +107,25 @@ def discord_command(text: str, *, id: str = "900", person: str = "70", channel: 
 
 
 def discord_button(
-    pressed: str, *, id: str = "901", person: str = "70", message: str = "80", said: str = ""
+    pressed: str, *, id: str = "901", person: str = "70", message: str = "80", text: str = ""
 ) -> dict[str, Any]:
     return {
         "id": id, "application_id": "1", "type": 3, "token": "t", "channel_id": "60", "version": 1,
         "user": {"id": person, "username": "ann"}, "data": {"custom_id": pressed, "component_type": 2},
-        "message": {"id": message, "content": said},
+        "message": {"id": message, "content": text},
     }  # fmt: skip
 
 
 def whatsapp_reaction(
-    *emoji: str | None, id: str = "wamid.R", person: str = "491701", message: str = "wamid.M", at: float = NOW
+    *emoji: str | None, id: str = "wamid.R", person: str = "491701", message: str = "wamid.M", timestamp: float = NOW
 ) -> dict[str, Any]:
     """A batch with one reaction for each; None is one that was removed."""
     messages = [
         {
-            "from": person, "id": f"{id}{n}", "timestamp": str(int(at) + n), "type": "reaction",
-            "reaction": {"message_id": message, **({} if one is None else {"emoji": one})},
+            "from": person, "id": f"{id}{n}", "timestamp": str(int(timestamp) + n), "type": "reaction",
+            "reaction": {"message_id": message, **({} if symbol is None else {"emoji": symbol})},
         }
-        for n, one in enumerate(emoji)
+        for n, symbol in enumerate(emoji)
     ]  # fmt: skip
     value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": "1"}, "messages": messages}
     return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}

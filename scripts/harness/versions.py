@@ -14,7 +14,7 @@ from scripts.harness.in_process import Proxy
 from store.learning.samples import SampleRequirements
 from store.records import Adapter
 
-ASKED = "Name three colours and say why you like them."
+QUESTION = "Name three colours and say why you like them."
 
 
 async def publish(proxy: Proxy, version: int) -> Path:

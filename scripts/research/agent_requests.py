@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.fakes.backend import FakeBackend
-from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, beside, over, program
+from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, connected, over, program
 from scripts.harness.circumstances import commit, now
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ async def first_request(name: str, folder: Path) -> dict[str, Any]:
     await backend.start()
     try:
         agent = Agent(program(package, binary), folder, over(backend, folder), **env)
-        async with beside(agent, name):
+        async with connected(agent, name):
             answer = await agent.run(*args)
     finally:
         await backend.stop()

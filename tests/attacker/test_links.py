@@ -17,7 +17,9 @@ SHOWN: dict[str, Any] = {"platform": "slack", "channel": "C1", "message_id": "1.
 
 
 async def react(chats: Chats, id: str, person: str, emoji: str = "+1", *, gone: bool = False) -> str:
-    body = signing.slack_reaction(emoji, id=id, person=person, ts=SHOWN["message_id"], at=time.time(), removed=gone)
+    body = signing.slack_reaction(
+        emoji, id=id, person=person, ts=SHOWN["message_id"], timestamp=time.time(), removed=gone
+    )
     return str((await chats.send("slack", body))[1]["results"][0])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.harness.lora import peft_on_transformers, random_adapter
-from scripts.harness.versions import ASKED
+from scripts.harness.versions import QUESTION
 from tests.backends.smollm import dequantised
 from trainer.formats.weights import cache_folder
 
@@ -40,7 +40,7 @@ def said_by_peft(weights: Path) -> Say:
 
     tokenizer = AutoTokenizer.from_pretrained(weights)
     prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": ASKED}], add_generation_prompt=True, return_dict=False
+        [{"role": "user", "content": QUESTION}], add_generation_prompt=True, return_dict=False
     )
 
     def say(adapter: Path | None) -> tuple[list[int], list[float]]:

@@ -19,7 +19,7 @@ from proxy.backends.llamacpp_managed import LlamaManaged
 from proxy.backends.openai_compatible import OpenAICompatible
 from proxy.versions import warm_up
 from scripts.harness.in_process import Proxy
-from scripts.harness.versions import ASKED, with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from tests.backends.conftest import TOKENS, Say
 from tests.harness.llamacpp import make_proxy
 from trainer.formats.weights import cache_folder
@@ -81,7 +81,7 @@ async def router(tmp_path: Path, base_gguf: Path) -> AsyncIterator[tuple[str, Pa
 
 
 async def asked(proxy: Proxy, model: str = "fake") -> tuple[list[int], list[float]]:
-    response = await proxy.chat(ASKED, model=model, temperature=0, max_tokens=TOKENS, logprobs=True, top_logprobs=1)
+    response = await proxy.chat(QUESTION, model=model, temperature=0, max_tokens=TOKENS, logprobs=True, top_logprobs=1)
     body = await response.json()
     entries = body["choices"][0]["logprobs"]["content"]
     return [entry["id"] for entry in entries], [entry["logprob"] for entry in entries]
@@ -97,7 +97,7 @@ async def streamed(proxy: Proxy, texts: dict[str, str], stop: asyncio.Event) -> 
     """One client: every reply is whole, and all of it by the version that the header names."""
     served = 0
     while not stop.is_set():
-        response = await proxy.chat(ASKED, stream=True, temperature=0, max_tokens=TOKENS)
+        response = await proxy.chat(QUESTION, stream=True, temperature=0, max_tokens=TOKENS)
         raw = (await response.read()).decode()
         assert response.status == 200 and raw.endswith("data: [DONE]\n\n"), raw
         events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
@@ -137,7 +137,7 @@ async def test_a_router_wears_the_adapter_as_peft_does_and_swaps_under_load(
         assert max(away.values()) < 1e-3, away
         texts = {}
         for pin in ("base", "v1", "v2"):
-            body = await proxy.chat(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
+            body = await proxy.chat(QUESTION, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
             texts[pin] = (await body.json())["choices"][0]["message"]["content"]
         assert len(set(texts.values())) == 3
         stop = asyncio.Event()
@@ -178,7 +178,7 @@ async def test_processes_of_ours_give_their_memory_back_for_a_run_and_answer_as_
 
     async def say(http: aiohttp.ClientSession, model: str) -> str:
         address = backend.address(model)
-        said = [{"role": "user", "content": ASKED}]
+        said = [{"role": "user", "content": QUESTION}]
         body = {"model": json.loads(address.members["model"]), "messages": said, "temperature": 0, "max_tokens": TOKENS}
         url, headers = f"{address.url}/v1/chat/completions", backend.headers()  # rlproxy asks with a key of its own
         async with http.post(url, json=body, headers=headers) as response:
@@ -213,7 +213,7 @@ async def test_a_plain_server_switches_between_what_it_was_started_with(
             proxy = start(tmp_path / "home", weights, url=f"http://127.0.0.1:{port}")
             await proxy.start()
             stack.push_async_callback(proxy.stop)
-            asked = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": ASKED}]}
+            asked = {"model": "fake", "max_tokens": 1, "messages": [{"role": "user", "content": QUESTION}]}
             async with proxy.http.post("/v1/messages/count_tokens", json=asked) as response:
                 counted = (await response.json())["input_tokens"]
             async with proxy.http.post("/v1/messages", json=asked) as response:

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from proxy.cli.model_export.command import ExportRequest, write
-from scripts.harness.versions import ASKED
+from scripts.harness.versions import QUESTION
 from tests.backends.conftest import TOKENS, Say
 from tests.backends.test_llamacpp import plain, running
 from trainer.formats import adapter
@@ -35,7 +35,7 @@ async def test_a_real_llama_server_serves_it(
     await asyncio.to_thread(write, ExportRequest("gguf", line, weights, base, tmp_path / "out"), LocalLauncher())
     file = tmp_path / "out" / "small-v1.gguf"
     options = plain(file) if kind == "model" else [*plain(base_gguf), "--lora", str(file)]
-    body = {"messages": [{"role": "user", "content": ASKED}], "temperature": 0, "max_tokens": TOKENS}
+    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": TOKENS}
     async with running(tmp_path, *options) as port, aiohttp.ClientSession() as http:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         async with http.post(url, json={**body, "logprobs": True, "top_logprobs": 1}) as response:

@@ -25,7 +25,7 @@ from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import random_adapter
 from scripts.harness.ollama_server import MODEL, OllamaServer, base_gguf, binaries
 from scripts.harness.serving import ROOT, Serving
-from scripts.harness.versions import ASKED, with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from trainer.launch import LocalLauncher
 
 pytestmark = [pytest.mark.ollama, pytest.mark.timeout(1200)]
@@ -63,7 +63,7 @@ def before(home: Path, weights: Path, server: OllamaServer) -> Proxy:
 
 async def said(proxy: Proxy, model: str = MODEL) -> tuple[str, str]:
     """What is answered to a fixed question, and by which version."""
-    response = await proxy.chat(ASKED, model=model, **LIMITS)
+    response = await proxy.chat(QUESTION, model=model, **LIMITS)
     body = await response.json()
     assert response.status == 200, body
     return body["choices"][0]["message"]["content"], response.headers["x-rl-adapter"]
@@ -108,7 +108,7 @@ async def test_init_serve_and_doctor(server: OllamaServer, tmp_path: Path, weigh
     try:
         async with served.http.post(
             "/api/chat",
-            json={"model": MODEL, "messages": [{"role": "user", "content": ASKED}], "options": {"num_predict": 8}},
+            json={"model": MODEL, "messages": [{"role": "user", "content": QUESTION}], "options": {"num_predict": 8}},
         ) as response:
             assert response.status == 200 and await response.read()
         code, said = await rlproxy("doctor")
@@ -140,14 +140,14 @@ async def test_swaps_rollbacks_and_lists(proxy: Proxy, server: OllamaServer) -> 
 
 async def test_all_formats_are_captured(proxy: Proxy) -> None:
     await promote(proxy, 1)
-    user = [{"role": "user", "content": ASKED}]
+    user = [{"role": "user", "content": QUESTION}]
     bodies = {
         "/v1/chat/completions": {"messages": user, "max_tokens": 8},
-        "/v1/completions": {"prompt": ASKED, "max_tokens": 8},
-        "/v1/responses": {"input": ASKED, "max_output_tokens": 16},
+        "/v1/completions": {"prompt": QUESTION, "max_tokens": 8},
+        "/v1/responses": {"input": QUESTION, "max_output_tokens": 16},
         "/v1/messages": {"messages": user, "max_tokens": 8},
         "/api/chat": {"messages": user, "options": {"num_predict": 8}},
-        "/api/generate": {"prompt": ASKED, "options": {"num_predict": 8}},
+        "/api/generate": {"prompt": QUESTION, "options": {"num_predict": 8}},
     }
     for path, body in bodies.items():
         for stream in (False, True):
@@ -161,7 +161,7 @@ async def test_all_formats_are_captured(proxy: Proxy) -> None:
 async def test_ollamas_own_clients(proxy: Proxy, server: OllamaServer) -> None:
     """Its SDK, and its command line with the proxy's address."""
     texts = await texts_of(proxy)
-    user = {"role": "user", "content": ASKED}
+    user = {"role": "user", "content": QUESTION}
     options = {"temperature": 0, "num_predict": LIMITS["max_tokens"]}
     client = sdk.AsyncClient(host=proxy.url)
     try:
@@ -226,7 +226,7 @@ async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, 
     assert "was updated there" in state
     await server.run("rm", tag.format(1))
     if "as whole models" in state:
-        gone = await proxy.chat(ASKED, model=f"{MODEL}@v1", **LIMITS)
+        gone = await proxy.chat(QUESTION, model=f"{MODEL}@v1", **LIMITS)
         assert gone.status == 409 and "before an update" in (await gone.json())["error"]["message"]
     else:
         await says(proxy, texts, "v1")
@@ -234,7 +234,7 @@ async def test_other_weights_under_its_name(proxy: Proxy, server: OllamaServer, 
     await server.run("rm", *[name for name in await server.names() if "-rl:" in name])
     await server.stop()
     await server.start()  # what nothing names is removed at its start
-    while (found := await proxy.chat(ASKED, **LIMITS)).status != 200:
+    while (found := await proxy.chat(QUESTION, **LIMITS)).status != 200:
         assert found.status in (409, 503), await found.text()  # whoever finds it out may be told
     text, label = await said(proxy)
     assert label == "base" and text not in texts["v2"] | texts["v1"]
@@ -272,7 +272,7 @@ async def test_a_server_that_dies_in_a_stream_and_comes_back(
     except aiohttp.ClientError:
         rest = ""
     assert "[DONE]" not in rest or '"error"' in rest, "what was cut off is no whole answer"
-    failed = await proxy.chat(ASKED, **LIMITS)
+    failed = await proxy.chat(QUESTION, **LIMITS)
     assert failed.status == 503 and "does not answer" in (await failed.json())["error"]["message"]
     await server.start()
     for pin in texts:

@@ -16,7 +16,7 @@ from proxy.backends.vllm import VLLM
 from proxy.core.errors import Unsupported
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import peft_on_transformers, random_adapter
-from scripts.harness.versions import ASKED, with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from store.records import FinishedCompletion
 from tests.backends.conftest import TOKENS, Say
 from tests.backends.vllm_server import VLLMServer, named
@@ -113,7 +113,7 @@ async def test_an_adapter_is_worn_as_peft_wears_it(
     for model, adapter in (("fake@base", None), ("fake@v1", adapters[0]), ("fake@v2", adapters[1])):
         ids, logprobs = await asyncio.to_thread(said_by_peft, adapter)
         for stream in (False, True):
-            response = await proxy.chat(ASKED, model=model, temperature=0, max_tokens=TOKENS, stream=stream)
+            response = await proxy.chat(QUESTION, model=model, temperature=0, max_tokens=TOKENS, stream=stream)
             said = await kept(proxy, response)
             assert said.token_ids is not None and len(said.token_ids) >= TOKENS - 1
             assert list(said.token_ids) == ids[: len(said.token_ids)]
@@ -133,8 +133,8 @@ async def test_log_probs_are_of_the_distribution_that_was_sampled_from(
     plain = {"model": "fake", "prompt": "Three colours are", **sampled}
     measured = {}
     for name, asked in (
-        ("chat, whole", proxy.chat(ASKED, **sampled)),
-        ("chat, streamed", proxy.chat(ASKED, stream=True, **sampled)),
+        ("chat, whole", proxy.chat(QUESTION, **sampled)),
+        ("chat, streamed", proxy.chat(QUESTION, stream=True, **sampled)),
         ("completions, whole", proxy.http.post("/v1/completions", json=plain)),
         ("completions, streamed", proxy.http.post("/v1/completions", json={**plain, "stream": True})),
     ):
@@ -157,14 +157,14 @@ async def test_swaps_and_rollbacks_under_streams(proxy: Proxy) -> None:
         await proxy.post(f"/rl/promote/{version}")
     texts = {}
     for pin in ("base", "v1", "v2"):
-        texts[pin] = await proxy.say(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
+        texts[pin] = await proxy.say(QUESTION, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
     assert len(set(texts.values())) == 3
     stop = asyncio.Event()
     replies: list[str] = []
 
     async def client() -> None:
         while not stop.is_set():
-            response = await proxy.chat(ASKED, temperature=0, max_tokens=TOKENS, stream=True)
+            response = await proxy.chat(QUESTION, temperature=0, max_tokens=TOKENS, stream=True)
             assert await whole_stream(response) == texts[response.headers["x-rl-adapter"]]
             replies.append(response.headers["x-rl-adapter"])
 
@@ -182,8 +182,8 @@ async def test_swaps_and_rollbacks_under_streams(proxy: Proxy) -> None:
 
 async def test_a_version_stays_until_its_last_reply_has_ended(proxy: Proxy, server: VLLMServer) -> None:
     await proxy.post("/rl/promote/1")
-    expected = await proxy.say(ASKED, temperature=0, max_tokens=LONG, ignore_eos=True)
-    running = await proxy.chat(ASKED, temperature=0, max_tokens=LONG, ignore_eos=True, stream=True)
+    expected = await proxy.say(QUESTION, temperature=0, max_tokens=LONG, ignore_eos=True)
+    running = await proxy.chat(QUESTION, temperature=0, max_tokens=LONG, ignore_eos=True, stream=True)
     assert running.headers["x-rl-adapter"] == "v1"
     for act in ("promote/2", "promote/base"):  # v1 is now neither live nor the one before
         assert (await proxy.post(f"/rl/{act}"))[0] == 200
@@ -230,7 +230,7 @@ async def test_a_rank_too_high_changes_nothing(proxy: Proxy, weights: Path, tmp_
     print("after training:", message)
     assert status == 502 and "LoRA rank 32 is greater than max_lora_rank 16" in message
     assert (await proxy.get("/rl/status"))["live"] == 1
-    assert (await proxy.chat(ASKED, max_tokens=1)).headers["x-rl-adapter"] == "v1"
+    assert (await proxy.chat(QUESTION, max_tokens=1)).headers["x-rl-adapter"] == "v1"
 
 
 async def test_it_says_what_it_lacks_to_give_its_memory_back(vllm: VLLM) -> None:
@@ -247,18 +247,18 @@ async def test_a_kill_in_the_middle_is_repaired_before_a_request_is_sent(
 ) -> None:
     """Last in this file: it starts the server once more."""
     await proxy.post("/rl/promote/1")
-    running = await proxy.chat(ASKED, temperature=0, max_tokens=LONG, ignore_eos=True, stream=True)
+    running = await proxy.chat(QUESTION, temperature=0, max_tokens=LONG, ignore_eos=True, stream=True)
     await running.content.readany()
     await asyncio.to_thread(server.kill)
     raw = await running.read()
     assert b"broke off" in raw and b"[DONE]" not in raw
     found = await proxy.store.completions.get(running.headers["x-rl-completion-id"])
     assert found is not None and found.status == "partial"
-    response = await proxy.chat(ASKED)
+    response = await proxy.chat(QUESTION)
     assert response.status == 503 and response.headers["retry-after"]
     await asyncio.to_thread(server.start)
     assert server.models() == {"fake"}, "it came back without the adapter"
-    response = await proxy.chat(ASKED, temperature=0, max_tokens=TOKENS)
+    response = await proxy.chat(QUESTION, temperature=0, max_tokens=TOKENS)
     assert response.headers["x-rl-adapter"] == "v1"
     said = await kept(proxy, response)
     ids, logprobs = await asyncio.to_thread(said_by_peft, adapters[0])

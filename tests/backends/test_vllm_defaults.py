@@ -18,7 +18,7 @@ from proxy.backends import openai_compatible
 from proxy.backends.sampling_defaults import FILE, MEMBERS, Odds, distance, first_token_odds, is_file_in_force
 from proxy.backends.vllm import ASK
 from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED
+from scripts.harness.versions import QUESTION
 from store.records import FinishedCompletion
 from tests.backends.vllm_server import VLLMServer
 
@@ -96,7 +96,7 @@ async def first_token(server: VLLMServer, way: Mapping[str, float]) -> Odds:
 
 
 async def captured(proxy: Proxy, **more: Any) -> tuple[dict[str, float], FinishedCompletion]:
-    answer = await proxy.chat(ASKED, max_tokens=24, **more)
+    answer = await proxy.chat(QUESTION, max_tokens=24, **more)
     found = await proxy.store.completions.get(answer.headers["x-rl-completion-id"])
     assert found is not None and found.end is not None and found.end.token_ids
     return dict(found.new.sampling), found.end

@@ -11,7 +11,7 @@ import pytest
 
 from scripts.harness.in_process import Proxy, proxy_before
 from scripts.harness.lora import random_adapter
-from scripts.harness.versions import ASKED
+from scripts.harness.versions import QUESTION
 from tests.backends.conftest import TOKENS
 from tests.backends.vllm_server import VLLMServer, named
 from tests.harness.home_of_lines import prepare_lines
@@ -35,7 +35,7 @@ def server(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 async def says(proxy: Proxy, model: str) -> tuple[str, str]:
     """The version that answers, and its words."""
-    response = await proxy.chat(ASKED, model=model, temperature=0, max_tokens=TOKENS)
+    response = await proxy.chat(QUESTION, model=model, temperature=0, max_tokens=TOKENS)
     body = await response.json()
     assert response.status == 200, body
     return response.headers["x-rl-adapter"], body["choices"][0]["message"]["content"]

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from scripts.harness.in_process import Proxy, proxy_before
-from scripts.harness.versions import ASKED, with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from tests.backends.conftest import TOKENS
 from tests.backends.vllm_server import VLLMServer, named
 
@@ -40,7 +40,7 @@ def two(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[lis
 
 
 async def says(proxy: Proxy) -> tuple[int, str, str]:
-    response = await proxy.chat(ASKED, temperature=0, max_tokens=TOKENS)
+    response = await proxy.chat(QUESTION, temperature=0, max_tokens=TOKENS)
     body = await response.json()
     assert response.status == 200, body
     return response.status, response.headers["x-rl-adapter"], body["choices"][0]["message"]["content"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scripts.fakes.backend import FakeBackend
-from scripts.harness.agent import CLAUDE_CODE_QUIET, Agent, beside, over, program
+from scripts.harness.agent import CLAUDE_CODE_QUIET, Agent, connected, over, program
 from scripts.harness.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
@@ -22,7 +22,7 @@ ERRAND = {"description": "adds", "prompt": "Reckon.", "subagent_type": "general-
 @pytest.fixture
 async def claude(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     found = program("@anthropic-ai/claude-code", "claude")
-    async with beside(Agent(found, tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET), "claude-code") as agent:
+    async with connected(Agent(found, tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET), "claude-code") as agent:
         yield agent
 
 
@@ -90,7 +90,7 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     """A small model's nonsense, but its own: token ids and log-probs are those of the model that trains."""
     found = program("@anthropic-ai/claude-code", "claude")
     serving = Serving(tmp_path / "home", weights)
-    async with beside(Agent(found, tmp_path, serving, **CLAUDE_CODE_QUIET), "claude-code") as claude:
+    async with connected(Agent(found, tmp_path, serving, **CLAUDE_CODE_QUIET), "claude-code") as claude:
         flags = ("--tools", "", "--system-prompt", "Answer in one short sentence.")
         answer = await claude.patiently("-p", "What is the capital of France?", *flags)
         row = (await claude.rows())[-1]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scripts.fakes.backend import FakeBackend
-from scripts.harness.agent import CODEX_QUIET, Agent, beside, over, program
+from scripts.harness.agent import CODEX_QUIET, Agent, connected, over, program
 from scripts.harness.serving import Serving
 
 pytestmark = [pytest.mark.agents, pytest.mark.timeout(560)]
@@ -23,7 +23,7 @@ SUM = {"cmd": "echo 40 + 2 | tr 4 5 > sum; cat sum"}
 @pytest.fixture
 async def codex(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     found = program("@openai/codex", "codex")
-    async with beside(Agent(found, tmp_path, over(backend, tmp_path)), "codex") as agent:
+    async with connected(Agent(found, tmp_path, over(backend, tmp_path)), "codex") as agent:
         yield agent
 
 
@@ -91,7 +91,7 @@ async def test_several_tools_in_turn(
     backend.model = model
     backend.wants = lambda body: _next(calls, body)
     serving = over(backend, tmp_path, model)
-    async with beside(Agent(program("@openai/codex", "codex"), tmp_path, serving), "codex") as codex:
+    async with connected(Agent(program("@openai/codex", "codex"), tmp_path, serving), "codex") as codex:
         await codex.run("exec", *CODEX_QUIET, "Add up.")
         assert (codex.work / "sum").read_text() == "50 + 2\n"
         talk = max((body["messages"] for body in backend.requests), key=len)
@@ -113,7 +113,7 @@ async def test_over_the_built_in_backend(weights: Path, tmp_path: Path) -> None:
     """A small model's nonsense, but its own: token ids and log-probs are those of the model that trains."""
     found = program("@openai/codex", "codex")
     serving = Serving(tmp_path / "home", weights)
-    async with beside(Agent(found, tmp_path, serving), "codex") as codex:
+    async with connected(Agent(found, tmp_path, serving), "codex") as codex:
         brief = codex.home / "brief.md"
         brief.write_text("Answer in one short sentence.")
         flags = (*CODEX_QUIET, "-c", f"model_instructions_file={brief}")

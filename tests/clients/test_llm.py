@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.fakes.backend import FakeBackend
-from scripts.harness.agent import CACHE, Agent, beside, over
+from scripts.harness.agent import CACHE, Agent, connected, over
 
 pytestmark = [pytest.mark.agents]
 
@@ -19,7 +19,7 @@ PROGRAM = CACHE / "rlproxy/venvs/llm/bin/llm"
 async def llm(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[Agent]:
     if not PROGRAM.exists():
         pytest.skip("llm is not installed; `make test-agents` does that and runs this test")
-    async with beside(Agent(PROGRAM, tmp_path, over(backend, tmp_path)), "llm") as agent:
+    async with connected(Agent(PROGRAM, tmp_path, over(backend, tmp_path)), "llm") as agent:
         yield agent
 
 

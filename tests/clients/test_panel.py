@@ -24,7 +24,7 @@ import pytest
 from proxy.cli.watch import SETTLE_S
 from scripts.fakes.backend import FakeBackend
 from scripts.fakes.native import flat
-from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, beside, over, program
+from scripts.harness.agent import CLAUDE_CODE_QUIET, CODEX_QUIET, PINNED, Agent, connected, over, program
 from scripts.harness.circumstances import circumstances
 from tests.harness.sshd import Sshd, lacks
 from tests.harness.terminal import ROOT, SHOWN_S
@@ -297,7 +297,7 @@ async def counted(agent: Agent, person: Person) -> dict[str, Any]:
         "main_turns": sum(row["turn"] == "main" for row in rows),
         "side_turns": sum(row["turn"] == "side" for row in rows),
         "steps": person.steps,
-        "asked_elsewhere": sorted({line.partition(" HTTP")[0] for line in agent.dead_end.wanted}),
+        "asked_elsewhere": sorted({line.partition(" HTTP")[0] for line in agent.dead_end.requests}),
     }  # fmt: skip
 
 
@@ -325,7 +325,7 @@ async def test_below_claude_code(backend: FakeBackend, tmp_path: Path, sshd: Ssh
     claude = Agent(program(name, "claude"), tmp_path, over(backend, tmp_path), **CLAUDE_CODE_QUIET)
     trusted = {str(claude.work): {"hasTrustDialogAccepted": True}}
     (claude.home / ".claude.json").write_text(json.dumps({"hasCompletedOnboarding": True, "projects": trusted}))
-    async with beside(claude, "claude-code", asks_home=True):
+    async with connected(claude, "claude-code", asks_home=True):
         await claude.connect("claude-code", "--panel")
         async with running(claude, "--permission-mode", "default", "--allowedTools", "Bash", "Agent") as (
             terminal,
@@ -339,7 +339,7 @@ async def test_below_codex(backend: FakeBackend, tmp_path: Path, sshd: Sshd) -> 
     name = "@openai/codex"
     Model(backend, ("exec_command", "cmd"), errands=False)
     codex = Agent(program(name, "codex"), tmp_path, over(backend, tmp_path))
-    async with beside(codex, "codex", asks_home=True):
+    async with connected(codex, "codex", asks_home=True):
         await codex.connect("codex", "--panel")
         config = codex.home / ".codex/config.toml"
         config.write_text(f'{config.read_text()}\n[projects."{codex.work}"]\ntrust_level = "trusted"\n')

@@ -149,7 +149,7 @@ async def test_slacks_own_client_gets_the_texts_that_rlproxy_asks_for(chats: Cha
     theirs, chats.platforms.asked = chats.platforms.asked, []
     ids = [await chats.completion(text, session="C1") for text in ("one", "two")]
     for n, ts in enumerate((linked, thread)):
-        await chats.send("slack", signing.slack_reaction(id=f"E{n}", ts=ts, at=time.time()))
+        await chats.send("slack", signing.slack_reaction(id=f"E{n}", ts=ts, timestamp=time.time()))
     assert [await chats.values(id) for id in ids] == [{"ann": 1.0}] * 2
     assert set(chats.platforms.asked) == set(theirs)
 

@@ -219,7 +219,7 @@ class Load:
             pass
         return self._summary(start)
 
-    def _found(self, start: float) -> dict[str, Any]:
+    def _summary(self, start: float) -> dict[str, Any]:
         """Stop asking, and sum up what came since then."""
         seconds = time.perf_counter() - start
         self._until, self._at_least = 0.0, 0

@@ -112,7 +112,7 @@ class Home:
         else:
             await self._store.runs.end(run, "rejected", reason, None)
 
-    async def _done(self, run: int) -> None:
+    async def _end(self, run: int) -> None:
         """It keeps its samples; its version is nobody's but the caller's."""
         await self._store.runs.end(run, "done", "", None)  # type: ignore[arg-type]
 

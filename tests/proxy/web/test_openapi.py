@@ -169,7 +169,7 @@ async def test_answers_are_as_it_says(chats: Chats, ask: Asking) -> None:
             await ask("post", f"/rl/webhooks/{name}", status, headers=headers, data=raw)
     await ask("post", "/rl/webhooks/signed", 401, json=event)
     for name, body in (
-        ("slack", signing.slack_reaction(at=time.time())), ("telegram", signing.telegram_reaction("👍")),
+        ("slack", signing.slack_reaction(timestamp=time.time())), ("telegram", signing.telegram_reaction("👍")),
         ("discord", signing.discord_command("status")), ("whatsapp", signing.whatsapp_reaction("👍")),
     ):  # fmt: skip
         headers, raw = getattr(signing, name)(body, time.time())

@@ -75,10 +75,10 @@ async def tapped(proxy: Proxy, unhurried: None) -> AsyncIterator[Tapped]:
 
 async def test_a_tap_on_slack(tapped: Tapped) -> None:
     id = await tapped.posted("slack")
-    own = signing.slack_reaction("+1", id="E0", person="UBOT", at=time.time())
+    own = signing.slack_reaction("+1", id="E0", person="UBOT", timestamp=time.time())
     assert (await tapped.send("slack", own))[0] == 200  # Slack tells of the bot's own, too
     assert await tapped.values(id) == {} and tapped.under("slack") == SHOWN["slack"]
-    await tapped.send("slack", signing.slack_reaction("-1", id="E1", at=time.time()))
+    await tapped.send("slack", signing.slack_reaction("-1", id="E1", timestamp=time.time()))
     assert await tapped.values(id) == {"ann": -1.0}
     await tapped.until_under("slack", [])
 
@@ -141,7 +141,7 @@ async def test_without_the_setting_nothing_is_asked_of_a_platform(tapped: Tapped
     id = await tapped.completion()
     for name, place in PLACES.items():
         assert await tapped.link(name, *place, id) == 201
-    await tapped.send("slack", signing.slack_reaction("-1", id="E1", at=time.time()))
+    await tapped.send("slack", signing.slack_reaction("-1", id="E1", timestamp=time.time()))
     assert await tapped.values(id) == {"ann": -1.0}
     assert tapped.fake.emoji == {} and tapped.fake.refusals == []
 

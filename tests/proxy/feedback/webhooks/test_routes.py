@@ -49,12 +49,12 @@ async def test_a_slack_reaction_rates_changes_and_is_taken_back(chats: Chats) ->
     assert await chats.link("slack", "C1", TS, id) == 201
     now = time.time()
     for event, wanted in [
-        (signing.slack_reaction("+1", id="E1", at=now), {"ann": 1.0}),
-        (signing.slack_reaction("thinking_face", id="E2", at=now + 1), {"ann": 1.0}),
-        (signing.slack_reaction("-1::skin-tone-4", id="E3", at=now + 2), {"ann": -1.0}),
-        (signing.slack_reaction("-1::skin-tone-4", id="E4", at=now + 3, removed=True), {"ann": 1.0}),
-        (signing.slack_reaction("+1", id="E5", at=now + 4, removed=True), {}),
-        (signing.slack_reaction("four", id="E6", at=now + 5), {"ann": 0.5}),
+        (signing.slack_reaction("+1", id="E1", timestamp=now), {"ann": 1.0}),
+        (signing.slack_reaction("thinking_face", id="E2", timestamp=now + 1), {"ann": 1.0}),
+        (signing.slack_reaction("-1::skin-tone-4", id="E3", timestamp=now + 2), {"ann": -1.0}),
+        (signing.slack_reaction("-1::skin-tone-4", id="E4", timestamp=now + 3, removed=True), {"ann": 1.0}),
+        (signing.slack_reaction("+1", id="E5", timestamp=now + 4, removed=True), {}),
+        (signing.slack_reaction("four", id="E6", timestamp=now + 5), {"ann": 0.5}),
     ]:
         assert (await chats.send("slack", event))[0] == 200
         assert await chats.values(id) == wanted
@@ -69,15 +69,15 @@ async def test_replayed_and_reordered_events_change_nothing(chats: Chats) -> Non
     await chats.link("slack", "C1", TS, id)
     now = time.time()
     added, removed = (
-        signing.slack_reaction("+1", id="E1", at=now),
-        signing.slack_reaction("+1", id="E2", at=now + 1, removed=True),
+        signing.slack_reaction("+1", id="E1", timestamp=now),
+        signing.slack_reaction("+1", id="E2", timestamp=now + 1, removed=True),
     )
     answers = await asyncio.gather(*(chats.send("slack", added) for _ in range(5)))
     assert {status for status, _ in answers} == {200}
     assert len(await chats.store.ratings.history(id)) == 1
     await chats.send("slack", removed)
     assert (await chats.send("slack", added))[1]["results"] == ["this event was taken before"]
-    late = signing.slack_reaction("+1", id="E3", at=now + 0.5)
+    late = signing.slack_reaction("+1", id="E3", timestamp=now + 0.5)
     assert "newer" in (await chats.send("slack", late))[1]["results"][0]
     assert await chats.values(id) == {}
 
@@ -95,13 +95,13 @@ async def test_only_the_person_it_was_for_and_those_who_are_named_may_rate(chats
     id = await chats.completion(user="U9")
     await chats.link("slack", "C1", TS, id)
     for n, person in enumerate(("U2", "U9", "U1")):
-        await chats.send("slack", signing.slack_reaction("-1", id=f"E{n}", person=person, at=time.time()))
+        await chats.send("slack", signing.slack_reaction("-1", id=f"E{n}", person=person, timestamp=time.time()))
     assert await chats.values(id) == {"U9": -1.0, "ann": -1.0}
     assert await chats.counted("slack", "stranger") == 1
     linked = await chats.completion("again")
     await chats.link("slack", "C1", "2.1", linked, person="U5")
     for n, person in enumerate(("U5", "U6")):
-        await chats.send("slack", signing.slack_reaction(id=f"F{n}", person=person, ts="2.1", at=time.time()))
+        await chats.send("slack", signing.slack_reaction(id=f"F{n}", person=person, ts="2.1", timestamp=time.time()))
     assert await chats.values(linked) == {"slack:U5": 1.0}
 
 
@@ -109,11 +109,11 @@ async def test_a_message_without_a_link_is_known_by_its_text(chats: Chats) -> No
     await chats.completion("one", session="C1")
     id = await chats.completion("two", session="C1")
     chats.platforms.messages["C1", TS] = "You said: *two*"
-    await chats.send("slack", signing.slack_reaction(at=time.time()))
+    await chats.send("slack", signing.slack_reaction(timestamp=time.time()))
     assert await chats.values(id) == {"ann": 1.0}
     chats.platforms.messages["C1", "1700000009.1"] = "You said: one"
     chats.platforms.in_threads.add("1700000009.1")
-    await chats.send("slack", signing.slack_reaction(id="E2", ts="1700000009.1", at=time.time()))
+    await chats.send("slack", signing.slack_reaction(id="E2", ts="1700000009.1", timestamp=time.time()))
     assert await chats.counted("slack", "rated") == 2
     assert [path.rpartition(".")[2] for path in chats.platforms.asked] == ["history", "history", "replies"]
 
@@ -122,14 +122,14 @@ async def test_a_text_of_another_session_does_not_count(chats: Chats) -> None:
     mine = await chats.completion("two", session="slack:C1")
     theirs = await chats.completion("two", session="C2")
     chats.platforms.messages["C1", TS] = "You said: two"
-    await chats.send("slack", signing.slack_reaction(at=time.time()))
+    await chats.send("slack", signing.slack_reaction(timestamp=time.time()))
     assert (await chats.values(mine), await chats.values(theirs)) == ({"ann": 1.0}, {})
 
 
 async def test_an_ambiguous_text_rates_nothing_and_says_why(chats: Chats) -> None:
     ids = [await chats.completion("two", session="C1") for _ in range(2)]
     chats.platforms.messages["C1", TS] = "You said: two"
-    status, body = await chats.send("slack", signing.slack_reaction(at=time.time()))
+    status, body = await chats.send("slack", signing.slack_reaction(timestamp=time.time()))
     assert status == 200 and "2 recent answers" in body["results"][0]
     assert [await chats.values(id) for id in ids] == [{}, {}]
     assert await chats.counted("slack", "ambiguous") == 1
@@ -138,10 +138,10 @@ async def test_an_ambiguous_text_rates_nothing_and_says_why(chats: Chats) -> Non
 async def test_a_message_of_somebody_else_is_passed_over(chats: Chats) -> None:
     chats.platforms.messages["C1", TS] = "lunch?"
     await chats.completion("two")
-    status, body = await chats.send("slack", signing.slack_reaction(at=time.time()))
+    status, body = await chats.send("slack", signing.slack_reaction(timestamp=time.time()))
     assert status == 200 and "no recent answer has that text" in body["results"][0]
     chats.platforms.broken = True
-    status, body = await chats.send("slack", signing.slack_reaction(id="E2", at=time.time()))
+    status, body = await chats.send("slack", signing.slack_reaction(id="E2", timestamp=time.time()))
     assert status == 200 and "its text is not known" in body["results"][0]
     assert await chats.counted("slack", "unmatched") == 2
 
@@ -149,7 +149,7 @@ async def test_a_message_of_somebody_else_is_passed_over(chats: Chats) -> None:
 async def test_a_reaction_waits_for_the_link_that_is_on_its_way(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.feedback.webhooks.resolve.WAIT_S", 60.0)
     id = await chats.completion()
-    sending = asyncio.create_task(chats.send("slack", signing.slack_reaction(at=time.time())))
+    sending = asyncio.create_task(chats.send("slack", signing.slack_reaction(timestamp=time.time())))
     await asyncio.sleep(0.1)
     await chats.link("slack", "C1", TS, id)
     await sending
@@ -162,7 +162,7 @@ async def test_what_takes_too_long_is_asked_for_again_and_stored_once(
     monkeypatch.setattr("proxy.feedback.webhooks.routes.BUDGET_S", 0.1)
     monkeypatch.setattr("proxy.feedback.webhooks.resolve.WAIT_S", 60.0)
     id = await chats.completion()
-    event = signing.slack_reaction(at=time.time())
+    event = signing.slack_reaction(timestamp=time.time())
     status, body = await chats.send("slack", event)
     assert status == 503 and body["error"]["code"] == "not_yet_stored"
     await chats.link("slack", "C1", TS, id)
@@ -253,10 +253,10 @@ async def test_what_the_disk_does_not_take_is_asked_for_again(chats: Chats) -> N
         if status == 507:
             break
     for n in range(40):  # and none of the smaller rows either
-        if (await chats.send("slack", signing.slack_reaction(id=f"E{n}" + "x" * 400, at=time.time())))[0] == 507:
+        if (await chats.send("slack", signing.slack_reaction(id=f"E{n}" + "x" * 400, timestamp=time.time())))[0] == 507:
             break
     before = await chats.values(id)
-    last = signing.slack_reaction("-1", id="last" + "x" * 400, at=time.time())
+    last = signing.slack_reaction("-1", id="last" + "x" * 400, timestamp=time.time())
     status, body = await chats.send("slack", last)
     assert status == 507 and "not stored" in body["error"]["message"]
     assert await chats.values(id) == before
@@ -268,7 +268,7 @@ async def test_what_the_disk_does_not_take_is_asked_for_again(chats: Chats) -> N
 async def test_events_are_known_after_a_restart(chats: Chats) -> None:
     id = await chats.completion()
     await chats.link("slack", "C1", TS, id)
-    event = signing.slack_reaction(at=time.time())
+    event = signing.slack_reaction(timestamp=time.time())
     await chats.send("slack", event)
     (rating,) = await chats.store.ratings.history(id)
     await chats.store.ratings.retract(rating.id)
@@ -287,9 +287,11 @@ async def test_telegram_reactions(chats: Chats) -> None:
     for n, (emoji, wanted) in enumerate(
         ((["👍"], 1.0), (["👎"], -1.0), (["🤔"], None), (["🔥", "👍"], 1.0), ([], None))
     ):
-        assert (await chats.send("telegram", signing.telegram_reaction(*emoji, id=n, at=signing.NOW + n)))[0] == 200
+        assert (await chats.send("telegram", signing.telegram_reaction(*emoji, id=n, timestamp=signing.NOW + n)))[
+            0
+        ] == 200
         assert (await chats.values(id)).get("ann") == wanted
-    replay = signing.telegram_reaction("👍", id=0, at=signing.NOW)
+    replay = signing.telegram_reaction("👍", id=0, timestamp=signing.NOW)
     await chats.send("telegram", replay)
     assert await chats.values(id) == {}
 
@@ -341,7 +343,7 @@ async def test_discord_commands_and_buttons(chats: Chats) -> None:
     status, body = await chats.send("discord", signing.discord_command("bad why"))
     assert status == 200 and body["type"] == 4 and "rated bad" in body["data"]["content"]
     assert body["data"]["flags"] == 64
-    await chats.send("discord", signing.discord_button("rl:good", said="You said: two"))
+    await chats.send("discord", signing.discord_button("rl:good", text="You said: two"))
     assert await chats.values(id) == {"ann": 1.0}
     other = await chats.completion("other")
     await chats.send("discord", signing.discord_button(f"rl:2:{other}", id="902", message="81"))
@@ -374,7 +376,7 @@ async def test_whatsapp(chats: Chats) -> None:
     batch = signing.whatsapp_reaction("👍", "👎")
     assert (await chats.send("whatsapp", batch))[0] == 200
     assert await chats.values(id) == {"ann": -1.0}
-    await chats.send("whatsapp", signing.whatsapp_reaction(None, id="wamid.S", at=signing.NOW + 9))
+    await chats.send("whatsapp", signing.whatsapp_reaction(None, id="wamid.S", timestamp=signing.NOW + 9))
     assert await chats.values(id) == {}
     await chats.send("whatsapp", batch)  # Meta sends for a week
     assert await chats.values(id) == {}
@@ -432,7 +434,7 @@ async def test_links(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_webhook_needs_no_key_and_no_loopback_name_but_all_else_does(chats: Chats) -> None:
     id = await chats.completion()
     await chats.link("slack", "C1", TS, id)
-    headers, raw = signing.slack(signing.slack_reaction(at=time.time()), time.time())
+    headers, raw = signing.slack(signing.slack_reaction(timestamp=time.time()), time.time())
     headers["host"] = "abc.tunnel.example"
     assert (await chats.post("slack", headers, raw))[0] == 200
     assert await chats.values(id) == {"ann": 1.0}
@@ -486,8 +488,8 @@ async def test_a_rating_from_a_chat_wakes_whoever_listens(chats: Chats) -> None:
     id = await chats.completion()
     await chats.link("slack", "C1", TS, id)
     async with chats.proxy.http.get("/rl/events", timeout=aiohttp.ClientTimeout(total=10)) as events:
-        await chats.send("slack", signing.slack_reaction(at=time.time()))
-        await chats.send("slack", signing.slack_reaction(id="E2", at=time.time() + 1, removed=True))
+        await chats.send("slack", signing.slack_reaction(timestamp=time.time()))
+        await chats.send("slack", signing.slack_reaction(id="E2", timestamp=time.time() + 1, removed=True))
         seen = b""
         while b"event: retracted" not in seen:
             seen += await events.content.readany()

@@ -210,7 +210,7 @@ def _places(value: Any) -> Any:
 
 
 def test_slack_events() -> None:
-    (added,) = verified("slack", signing.slack_reaction("thumbsup::skin-tone-3", at=NOW + 0.25))
+    (added,) = verified("slack", signing.slack_reaction("thumbsup::skin-tone-3", timestamp=NOW + 0.25))
     assert added == PlatformEvent(
         "slack", "Ev1", "U1", "C1", "1700000000.000100", "reaction", "thumbsup::skin-tone-3", NOW + 0.25,
         slot="thumbsup::skin-tone-3",
@@ -291,7 +291,7 @@ def test_discord_interactions() -> None:
     sub = signing.discord_command("")
     sub["data"]["options"] = [{"type": 1, "name": "bad", "options": [{"type": 3, "name": "why", "value": "long"}]}]
     assert verified("discord", sub)[0].text == "bad long"
-    (pressed,) = verified("discord", signing.discord_button("rl:4:rl-abc", said="hi"))
+    (pressed,) = verified("discord", signing.discord_button("rl:4:rl-abc", text="hi"))
     assert (pressed.text, pressed.message_id, pressed.completion_id, pressed.message_text) == (
         "4",
         "80",
