@@ -141,8 +141,8 @@ class FakeBackend(Listening):
         config = self.root / path.lstrip("/") / "adapter_config.json"
         if not config.is_file():
             return "Loading lora failed: No adapter found for <path>", 404
-        said = re.search(r'"r": (\d+)', config.read_text())
-        rank = int(said[1]) if said else 0
+        match = re.search(r'"r": (\d+)', config.read_text())
+        rank = int(match[1]) if match else 0
         if rank > self.max_rank:
             return failed.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."), 500
         return None
@@ -230,14 +230,14 @@ class FakeBackend(Listening):
         odds = [math.exp(logit / cold) for logit in (3, 2, 1, 0, -1, -2, -8)]
         all_of_them = [{"token": str(i), "logprob": math.log(odd / sum(odds))} for i, odd in enumerate(odds)]
         drawn = all_of_them[next(self._drawn)]
-        tops = [drawn, *(one for one in all_of_them if one is not drawn)][: body["top_logprobs"]]
+        tops = [drawn, *(top for top in all_of_them if top is not drawn)][: body["top_logprobs"]]
         content = [{**drawn, "top_logprobs": tops}]
         return {"choices": [{"message": {"content": drawn["token"]}, "logprobs": {"content": content}}]}
 
     def _words(self, body: dict[str, Any], index: int) -> list[str]:
-        said = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
-        text = said if isinstance(said, str) else "".join(p.get("text", "") for p in said)
-        words = native.said(self, text)
+        content = [m["content"] for m in body["messages"] if m["role"] == "user"][-1]
+        text = content if isinstance(content, str) else "".join(p.get("text", "") for p in content)
+        words = native.answer_words(self, text)
         if self.refuses is not None:
             words = self.refuses.split(" ")
         if body["messages"][-1]["role"] == "tool" and not self._calls(body):
@@ -252,8 +252,8 @@ class FakeBackend(Listening):
 
     def _thoughts(self, body: dict[str, Any]) -> list[str]:
         """The thoughts that a reasoning model says first; vLLM sends them apart from the content."""
-        asked = body.get("chat_template_kwargs", {}).get("enable_thinking")
-        return ["Let ", "me ", "think. "] if asked or self.thinks else []
+        enabled = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        return ["Let ", "me ", "think. "] if enabled or self.thinks else []
 
     def _finish(self, body: dict[str, Any], words: list[str]) -> str:
         if self.wants is not None and self._calls(body):
@@ -264,8 +264,8 @@ class FakeBackend(Listening):
         """Prompt ids: always the same three; of a scripted conversation its own, so that its history is a prefix."""
         if self.script is None:
             return [1, 2, 3]
-        said = [(message["role"], str(message.get("content"))) for message in body["messages"]]
-        return _ids([word for role, text in said for word in ([text] if role == "assistant" else [role, text])])
+        messages = [(message["role"], str(message.get("content"))) for message in body["messages"]]
+        return _ids([word for role, text in messages for word in ([text] if role == "assistant" else [role, text])])
 
     def _usage(self, words: list[str]) -> dict[str, int]:
         read, wrote = self.prompt_tokens, len(words)
@@ -324,8 +324,8 @@ class FakeBackend(Listening):
         if body.get("tool_choice") == "none":
             return None
         offered = [tool.get("function", {}).get("name", "look") for tool in body.get("tools") or ()]
-        found = native.wanted(self, body, offered, result=body["messages"][-1]["role"] == "tool")
-        return (found[0], json.dumps(found[1])) if found else None
+        call = native.chosen_call(self, body, offered, result=body["messages"][-1]["role"] == "tool")
+        return (call[0], json.dumps(call[1])) if call else None
 
     async def _stream(self, request: web.Request, body: dict[str, Any], choices: list[list[str]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
@@ -333,9 +333,9 @@ class FakeBackend(Listening):
         head = {"id": "chatcmpl-7", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
         asked_ids = bool(body.get("return_token_ids"))
 
-        async def send(choice: dict[str, Any], **more: Any) -> None:
+        async def send(choice: dict[str, Any], **fields: Any) -> None:
             # A space after the colon, as Python's own dumps writes it: a proxy may not tidy this.
-            await response.write(b"data: " + json.dumps({**head, "choices": [choice], **more}).encode() + b"\n\n")
+            await response.write(b"data: " + json.dumps({**head, "choices": [choice], **fields}).encode() + b"\n\n")
 
         for i, words in enumerate(choices):
             first = {"index": i, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}

@@ -11,13 +11,13 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 
 
-def chunks(*said: bytes) -> bytes:
+def chunks(*pieces: bytes) -> bytes:
     """A chunked answer with these chunks, and never the chunk that ends them."""
-    return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in said)
+    return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(each), each) for each in pieces)
 
 
-def whole(said: bytes) -> bytes:
-    return HEAD + b"content-length: %d\r\n\r\n%s" % (len(said), said)
+def whole(body: bytes) -> bytes:
+    return HEAD + b"content-length: %d\r\n\r\n%s" % (len(body), body)
 
 
 class Breaking:

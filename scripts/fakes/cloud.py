@@ -16,7 +16,7 @@ from scripts.fakes.listening import Listening
 
 KEY = "sk-cloud-5f2c9a77e1d04b"
 MODELS = ("gpt-9-mini", "gpt-9", "text-embedding-9")
-KNOWN = {"model", "messages", "stream", "stream_options", "temperature", "top_p", "max_tokens", "n", "logprobs"}
+FIELDS = {"model", "messages", "stream", "stream_options", "temperature", "top_p", "max_tokens", "n", "logprobs"}
 
 
 class FakeCloud(Listening):
@@ -33,11 +33,11 @@ class FakeCloud(Listening):
         await self.listen(app)
 
     def _refused(self, request: web.Request) -> web.Response | None:
-        given = request.headers.get("authorization")
-        self.keys.append(given)
-        if self.open or given == f"Bearer {KEY}":
+        authorization = request.headers.get("authorization")
+        self.keys.append(authorization)
+        if self.open or authorization == f"Bearer {KEY}":
             return None
-        key = (given or "").removeprefix("Bearer ")
+        key = (authorization or "").removeprefix("Bearer ")
         return _error(401, f"Incorrect API key provided: {key}. You can find your key in your account.")
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -51,7 +51,7 @@ class FakeCloud(Listening):
         self.requests.append(body)
         if (refused := self._refused(request)) is not None:
             return refused
-        if strange := set(body) - KNOWN:
+        if strange := set(body) - FIELDS:
             return _error(400, f"Unrecognized request argument supplied: {strange.pop()}")
         if body.get("model") not in MODELS:
             return _error(404, f"The model `{body.get('model')}` does not exist or you do not have access to it.")

@@ -24,13 +24,13 @@ _LENGTH: Final = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 Pieces = AsyncIterator[bytes]
 
 
-async def _repeated(size: int, piece: bytes, before: bytes = b"", after: bytes = b"") -> Pieces:
-    """`before`, as many pieces as are about so many bytes, `after`."""
-    yield before
+async def _repeated(size: int, piece: bytes, head: bytes = b"", tail: bytes = b"") -> Pieces:
+    """`head`, as many pieces as are about so many bytes, `tail`."""
+    yield head
     for _ in range(max(1, size // len(piece))):
         yield piece
-    if after:
-        yield after
+    if tail:
+        yield tail
 
 
 async def _gzipped(size: int) -> Pieces:
@@ -50,9 +50,9 @@ TEXT: Final = b"x" * 4000
 ANSWERS: Final[dict[str, tuple[int, bytes, Callable[[int], Pieces]]]] = {
     "event": (200, SSE, lambda size: _repeated(size, b"x" * PIECE, b'data: {"id":"', b'"}\n\n')),
     "line": (200, NDJSON, lambda size: _repeated(size, b"x" * PIECE, b'{"message":{"content":"', b'"}}\n')),
-    "stream": (200, SSE, lambda size: _repeated(size, CHUNK % TEXT * 16, after=b"data: [DONE]\n\n")),
-    "lines": (200, NDJSON, lambda size: _repeated(size, LINE % TEXT * 16, after=b'{"done":true}\n')),
-    "comments": (200, SSE, lambda size: _repeated(size, b": " + b"x" * PIECE + b"\n\n", after=b"data: [DONE]\n\n")),
+    "stream": (200, SSE, lambda size: _repeated(size, CHUNK % TEXT * 16, tail=b"data: [DONE]\n\n")),
+    "lines": (200, NDJSON, lambda size: _repeated(size, LINE % TEXT * 16, tail=b'{"done":true}\n')),
+    "comments": (200, SSE, lambda size: _repeated(size, b": " + b"x" * PIECE + b"\n\n", tail=b"data: [DONE]\n\n")),
     "answer": (
         200, JSON, lambda size: _repeated(
             size, b"x" * PIECE, b'{"id":"up-1","choices":[{"index":0,"message":{"role":"assistant","content":"',

@@ -26,10 +26,10 @@ class FileKeyring(KeyringBackend):
         self._path.write_text(json.dumps({**self._all(), f"{service} {username}": password}))
 
     def delete_password(self, service: str, username: str) -> None:
-        found = self._all()
-        del found[f"{service} {username}"]
-        self._path.write_text(json.dumps(found))
+        passwords = self._all()
+        del passwords[f"{service} {username}"]
+        self._path.write_text(json.dumps(passwords))
 
     def _all(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._path.read_text()) if self._path.exists() else {}
-        return found
+        passwords: dict[str, str] = json.loads(self._path.read_text()) if self._path.exists() else {}
+        return passwords

@@ -45,8 +45,8 @@ class FakeJob:
             async with asyncio.timeout(self._launcher.takes_s):
                 await self._stopped.wait()
             return 143
-        if self._launcher.held > 0:
-            self._launcher.held -= 1
+        if self._launcher.busy_runs > 0:
+            self._launcher.busy_runs -= 1
             return 75
         if self._launcher.crashes > 0:
             self._launcher.crashes -= 1
@@ -82,7 +82,7 @@ class FakeLauncher:
         self.answers_beside = False  # whether it leaves answers of parent and candidate to rated prompts
         self.crashes = 0
         self.exceeds = ""  # the limit that the next trainers are killed for
-        self.held = 0  # trainers that find another at work in their folder
+        self.busy_runs = 0  # trainers that find another at work in their folder
         self.hold = False
         self.takes_s = 0.0
         self.started: list[Path] = []
@@ -100,7 +100,7 @@ class FakeLauncher:
         self.refuses: str | None = None  # why it would not
         self.texts: list[str] = []  # of which the languages were asked for
         self.shares = {"en": 1.0}  # of the languages in them
-        self.still: list[bool] = []  # how often the run was told to stand still, or to go on
+        self.pauses: list[bool] = []  # how often the run was told to stand still, or to go on
 
     def available(self, *, serves: bool = False, tensorboard: bool = False) -> str | None:
         return self.lacks
@@ -125,7 +125,7 @@ class FakeLauncher:
         return FakeJob(run_folder, self)
 
     def stand_still(self, paused: bool) -> None:
-        self.still.append(paused)
+        self.pauses.append(paused)
 
     async def rank(self, weights: str, preset: str, overrides: Mapping[str, Any]) -> int:
         return presets.resolve(preset, overrides).rank
@@ -148,12 +148,12 @@ class FakeLauncher:
     def has_weights(self, weights: str) -> bool:
         return self.fetched
 
-    async def probe(self, weights: str, asked: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
+    async def probe(self, weights: str, order: Mapping[str, Any], *, threads: int, nice: int, log: Path) -> Any:
         """Weights that say to everything what the server said, unless `weights_say` has something else."""
-        conversations, lines = asked.get("conversations", ()), asked.get("lines", ())
-        self.probed += bool(conversations) and asked.get("score", True)
+        conversations, lines = order.get("conversations", ()), order.get("lines", ())
+        self.probed += bool(conversations) and order.get("score", True)
         self.rehearsed += [list(lines)] if lines else []
-        self.rehearsed_pictures += [dict(asked["pictures"])] if lines else []
+        self.rehearsed_pictures += [dict(order["pictures"])] if lines else []
         if self.unprobed:
             raise LaunchError(self.unprobed)
         read = [
@@ -168,12 +168,12 @@ class FakeLauncher:
             }
             for each in conversations
         ]
-        found = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
-        counted = sum(each["prompt_tokens"] is not None for each in conversations)
-        found |= {"way": "the weights' chat template", "explained": counted, "known": counted, "wrong": None}
-        found |= {"refused": [self.refuses for _ in lines], "doubt": None}
-        found |= {"known_tokens": {"tokens": 4 * len(asked.get("counted", ())), "ids": 0, "log_probs": 0}}
-        return {"path": weights, "unscored": None, "conversations": read, **found, **self.weights_say}
+        figures = {"architecture": "fake", "vocabulary": 10**6, "tokens": 10**6, "width": 8, "parameters": 1000}
+        explained = sum(each["prompt_tokens"] is not None for each in conversations)
+        figures |= {"way": "the weights' chat template", "explained": explained, "known": explained, "wrong": None}
+        figures |= {"refused": [self.refuses for _ in lines], "doubt": None}
+        figures |= {"known_tokens": {"tokens": 4 * len(order.get("counted", ())), "ids": 0, "log_probs": 0}}
+        return {"path": weights, "unscored": None, "conversations": read, **figures, **self.weights_say}
 
     async def start_server(self, *_: Any, **__: Any) -> Any:
         raise LaunchError("The fake launcher starts no server.")
@@ -203,7 +203,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\S+\s?", text)
 
 
-def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
+def write_result(folder: Path, status: str, fields: dict[str, Any]) -> None:
     (folder / "checkpoint").mkdir(exist_ok=True)
     (folder / "checkpoint" / "state").write_text("what an unfinished run needs")
     order = json.loads((folder / "run.json").read_text())
@@ -214,7 +214,7 @@ def write_result(folder: Path, status: str, more: dict[str, Any]) -> None:
         "metrics": {},
         "gate": {},
     }
-    result |= more
+    result |= fields
     if status == "passed":
         write_adapter(Path(order["out"]), result["gate"], result.get("changes"))
         result["adapter"] = order["out"]

@@ -39,7 +39,7 @@ class FakeLlama(Listening):
         self.loras = list(loras)  # of a plain server, by number
         self.sections: dict[str, dict[str, str]] = {}
         self.loaded: dict[str, str] = {}  # loading, loaded; the least recently used first
-        self.begun: list[tuple[str, str | None]] = []  # the instances that were started, and the LoRA of each
+        self.started: list[tuple[str, str | None]] = []  # the instances that were started, and the LoRA of each
         self.refuse: set[str] = set()  # names that fail to load
         self.cut: list[str] = []  # streams that were broken off
         self.requests: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ class FakeLlama(Listening):
         while len(self.loaded) >= self.places:
             self._drop(next(iter(self.loaded)))
         self.loaded[name] = "loading"
-        self.begun.append((name, self.sections[name].get("lora")))
+        self.started.append((name, self.sections[name].get("lora")))
         asyncio.get_running_loop().call_later(self.load_s, self._ended, name)
 
     def _ended(self, name: str) -> None:
@@ -175,15 +175,15 @@ class FakeLlama(Listening):
 
     def _wears(self, body: dict[str, Any]) -> str:
         """Name what a plain server answers with: this request's scales, or a cached prompt of other ones."""
-        chosen = [one["id"] for one in body.get("lora") or () if one["scale"]]
-        found = f"lora-{chosen[0]}" if chosen else MODEL
+        chosen = [scale["id"] for scale in body.get("lora") or () if scale["scale"]]
+        name = f"lora-{chosen[0]}" if chosen else MODEL
         if len(self.loras) == 1 and "lora" not in body and "--lora" in sys.argv:  # a process of its own
-            found = Path(self.loras[0]).name.partition("-")[0]
+            name = Path(self.loras[0]).name.partition("-")[0]
         prompt = json.dumps(body["messages"])
         if body.get("cache_prompt", True) and self.cached and self.cached[0] == prompt:
             return self.cached[1]
-        self.cached = (prompt, found)  # also of a request that did not look there
-        return found
+        self.cached = (prompt, name)  # also of a request that did not look there
+        return name
 
     async def _stream(self, request: web.Request, body: dict[str, Any], name: str) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -208,13 +208,13 @@ def _error(status: int, message: str) -> web.Response:
 
 
 async def _main() -> None:
-    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
-    fake = FakeLlama(loras=(given["--lora"],) if "--lora" in given else ())
-    if os.path.exists(given["-m"] + ".broken") and "--lora" in given:
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
+    fake = FakeLlama(loras=(options["--lora"],) if "--lora" in options else ())
+    if os.path.exists(options["-m"] + ".broken") and "--lora" in options:
         sys.exit("failed to load the LoRA")
     fake.key = os.environ.get("LLAMA_API_KEY")
-    fake.silent = lambda: "--lora" in given and os.path.exists(given["-m"] + ".silent")
-    await fake.start(int(given["--port"]))
+    fake.silent = lambda: "--lora" in options and os.path.exists(options["-m"] + ".silent")
+    await fake.start(int(options["--port"]))
     await asyncio.Event().wait()
 
 

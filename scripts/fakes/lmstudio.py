@@ -59,11 +59,11 @@ class FakeLMStudio(Listening):
         await super().stop()
 
     def _keys(self) -> dict[str, Path]:
-        found = {}
+        keys = {}
         for file in sorted(self.folder.glob("*/*/*.gguf")):
             if not (self.blind and file != self.file):
-                found[file.parent.name.lower().removesuffix("-gguf")] = file
-        return found
+                keys[file.parent.name.lower().removesuffix("-gguf")] = file
+        return keys
 
     async def _unknown(self, request: web.Request) -> web.Response:
         return web.json_response({"error": f"Unexpected endpoint or method. ({request.method} {request.path})"})

@@ -19,14 +19,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def routes(fake: Any) -> list[web.RouteDef]:
     return [
-        web.post("/v1/completions", when(fake, "completions", completions)),
-        web.post("/v1/responses", when(fake, "responses", responses)),
-        web.post("/tokenize", when(fake, "tokenize", tokenize)),
-        web.post("/apply-template", when(fake, "apply-template", apply_template)),
+        web.post("/v1/completions", handler_for(fake, "completions", completions)),
+        web.post("/v1/responses", handler_for(fake, "responses", responses)),
+        web.post("/tokenize", handler_for(fake, "tokenize", tokenize)),
+        web.post("/apply-template", handler_for(fake, "apply-template", apply_template)),
     ]
 
 
-def when(fake: Any, name: str, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
+def handler_for(fake: Any, name: str, handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
         fake.asked.append((request.path, body))
@@ -54,15 +54,17 @@ def flat(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
-def said(fake: Any, asked: str) -> list[str]:
+def answer_words(fake: Any, question: str) -> list[str]:
     """The words that a fake is to say, as in chat completions; else it repeats what it was told."""
     if fake.says is None:
-        return _words(asked)
+        return _words(question)
     text = fake.says() if callable(fake.says) else fake.says
     return [text] if fake.letter else [word + " " for word in text.split()]
 
 
-def wanted(fake: Any, body: dict[str, Any], offered: list[str], *, result: bool) -> tuple[str, dict[str, Any]] | None:
+def chosen_call(
+    fake: Any, body: dict[str, Any], offered: list[str], *, result: bool
+) -> tuple[str, dict[str, Any]] | None:
     """The tool that it calls: the one that it is to call, if offered; else the first one, until that has a `result`.
     Where `wants` is a function of the request, that decides."""
     wants = fake.wants(body) if callable(fake.wants) else fake.wants
@@ -74,14 +76,14 @@ def wanted(fake: Any, body: dict[str, Any], offered: list[str], *, result: bool)
 
 
 async def _sse(
-    request: web.Request, events: list[dict[str, Any]], *, named: bool, whole: bool = True
+    request: web.Request, events: list[dict[str, Any]], *, with_names: bool, whole: bool = True
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     for event in events:
-        head = f"event: {event['type']}\n".encode() if named and "type" in event else b""
+        head = f"event: {event['type']}\n".encode() if with_names and "type" in event else b""
         await response.write(head + b"data: " + json.dumps(event).encode() + b"\n\n")
-    if not named:
+    if not with_names:
         await response.write(b"data: [DONE]\n\n")
     if whole:
         await response.write_eof()
@@ -102,21 +104,20 @@ async def completions(fake: Any, request: web.Request, body: dict[str, Any]) -> 
     if not body.get("stream"):
         return web.json_response({**head, "choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 3}})
     chunks = [{**head, "choices": [piece]} for choice in choices for piece in _pieces(body, choice)]
-    return await _sse(request, [*chunks[:2], GAVE_UP] if fake.mood == "error-event" else chunks, named=False)
+    return await _sse(request, [*chunks[:2], GAVE_UP] if fake.mood == "error-event" else chunks, with_names=False)
 
 
 def _choice(body: dict[str, Any], prompt: Any, index: int) -> dict[str, Any]:
     words = _words(prompt if isinstance(prompt, str) else "ids")
-    before = [prompt] if body.get("echo") else []
-    all_words = before + words
-    asked = body.get("logprobs") is not None
-    lps = [None] * len(before) + [_lp(w) for w in words]
-    logprobs = {"tokens": all_words, "token_logprobs": lps, "top_logprobs": [], "text_offset": []} if asked else None
+    echo = [prompt] if body.get("echo") else []
+    all_words = echo + words
+    lps = [None] * len(echo) + [_lp(w) for w in words]
+    logprobs = {"tokens": all_words, "token_logprobs": lps, "top_logprobs": [], "text_offset": []}
     ids = bool(body.get("return_token_ids"))
     return {
         "index": index,
         "text": "".join(all_words),
-        "logprobs": logprobs,
+        "logprobs": None if body.get("logprobs") is None else logprobs,
         "finish_reason": "stop",
         "stop_reason": None,
         "token_ids": [_id(w) for w in words] if ids else None,
@@ -129,10 +130,10 @@ def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]
     head = len(body["prompt"]) if body.get("echo") else 0
     words = choice["text"][head:].split(" ")[:-1]
     extra = 1 if head else 0
-    found: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []
     for n, word in enumerate(words):
         lps, lo, hi = choice["logprobs"], n + extra if n else 0, n + extra + 1
-        found.append({
+        pieces.append({
             "index": choice["index"],
             "text": (choice["text"][:head] if n == 0 else "") + word + " ",
             "logprobs": lps and {"tokens": lps["tokens"][lo:hi], "token_logprobs": lps["token_logprobs"][lo:hi],
@@ -141,7 +142,7 @@ def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]
             "token_ids": choice["token_ids"] and [choice["token_ids"][n]],
             "prompt_token_ids": choice["prompt_token_ids"] if n == 0 else None,
         })  # fmt: skip
-    return found
+    return pieces
 
 
 # --- tokens: vLLM counts messages (`tokenize`), llama.cpp only text, and renders (`apply-template` beside it) ---
@@ -150,8 +151,8 @@ def _pieces(body: dict[str, Any], choice: dict[str, Any]) -> list[dict[str, Any]
 def _rendered(body: dict[str, Any]) -> str:
     """A template that shows the tools first."""
     tools = " ".join(tool["function"]["name"] for tool in body.get("tools") or ())
-    said = [m["content"] if isinstance(m["content"], str) else json.dumps(m["content"]) for m in body["messages"]]
-    return " ".join([tools, *said]).strip()
+    texts = [m["content"] if isinstance(m["content"], str) else json.dumps(m["content"]) for m in body["messages"]]
+    return " ".join([tools, *texts]).strip()
 
 
 async def tokenize(fake: Any, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -193,7 +194,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     }
     silent = call is not None and not part["text"]
     output = [*([] if silent else [item]), *([call] if call else [])]
-    fake.items.update(one["id"] for one in output)
+    fake.items.update(entry["id"] for entry in output)
     base = {"id": "resp_7", "object": "response", "created_at": 1, "model": body["model"], "status": "in_progress",
             "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": None,
             "previous_response_id": body.get("previous_response_id")}  # fmt: skip
@@ -201,7 +202,7 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
     read, wrote = fake.prompt_tokens, len(words)
     usage = {"input_tokens": read, "output_tokens": wrote, "total_tokens": read + wrote, **details}
     messages = bool(body.get("enable_response_messages"))
-    done = {
+    completed = {
         **base, "status": "completed", "output": output, "usage": usage,
         "input_messages": [{"message": "…", "tokens": [1, 2, 3], "type": "raw_message_tokens"}] if messages else None,
         "output_messages": [
@@ -209,46 +210,46 @@ async def responses(fake: Any, request: web.Request, body: dict[str, Any]) -> we
         ] if messages else None,
     }  # fmt: skip
     if not body.get("stream"):
-        return web.json_response(done)
+        return web.json_response(completed)
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": base},
         {"type": "response.in_progress", "response": base},
         *(() if silent else _said_events(item, part, words, lps if logprobs else None)),
         *(_call_events(call, len(output) - 1) if call else ()),
-        {"type": "response.completed", "response": done},
+        {"type": "response.completed", "response": completed},
     ]  # fmt: skip
     numbered = [{**event, "sequence_number": n} for n, event in enumerate(events)]
     if fake.mood == "error-event":
-        return await _sse(request, [*numbered[:6], GAVE_UP], named=True)
+        return await _sse(request, [*numbered[:6], GAVE_UP], with_names=True)
     if fake.mood in ("cut", "error-event-and-cut"):
-        said = [] if fake.mood == "cut" else [GAVE_UP]
-        await _sse(request, [*numbered[:6], *said], named=True, whole=False)
+        ending = [] if fake.mood == "cut" else [GAVE_UP]
+        await _sse(request, [*numbered[:6], *ending], with_names=True, whole=False)
         assert request.transport is not None
         request.transport.abort()
-    return await _sse(request, numbered, named=True)
+    return await _sse(request, numbered, with_names=True)
 
 
 def _unknown(fake: Any, body: dict[str, Any]) -> str | None:
     """An item that is named and was never there: as servers that keep their items refuse it."""
     items = body["input"] if fake.keeps_items and isinstance(body["input"], list) else []
-    named = [item["id"] for item in items if item.get("type") in (None, "item_reference") and "role" not in item]
-    return next((id for id in named if id not in fake.items), None)
+    ids = [item["id"] for item in items if item.get("type") in (None, "item_reference") and "role" not in item]
+    return next((id for id in ids if id not in fake.items), None)
 
 
 def _reply(fake: Any, body: dict[str, Any]) -> tuple[list[str], dict[str, Any] | None]:
     """Its words, and the call of the first function, until that has a result."""
     last = body["input"] if isinstance(body["input"], str) else body["input"][-1]
-    came = last["output"] if isinstance(last, dict) and last.get("type") == "function_call_output" else None
+    result = last["output"] if isinstance(last, dict) and last.get("type") == "function_call_output" else None
     offered = [tool["name"] for tool in body.get("tools") or () if tool["type"] == "function"]
-    call = wanted(fake, body, offered, result=came is not None)
-    if came is not None and call is None:
-        return ["It ", "is ", flat(came)], None
-    if came is not None:
+    call = chosen_call(fake, body, offered, result=result is not None)
+    if result is not None and call is None:
+        return ["It ", "is ", flat(result)], None
+    if result is not None:
         last = ""
     content = last if isinstance(last, str) else last["content"]
     text = flat(content[:1]) if isinstance(content, list) else content
     form = (body.get("text") or {}).get("format") or {}
-    words = ['{"said": ', json.dumps(text), "}"] if form.get("type") == "json_schema" else said(fake, text)
+    words = ['{"said": ', json.dumps(text), "}"] if form.get("type") == "json_schema" else answer_words(fake, text)
     if call is None:
         return words, None
     number = fake.item_id()
@@ -259,30 +260,30 @@ def _reply(fake: Any, body: dict[str, Any]) -> tuple[list[str], dict[str, Any] |
 def _said_events(
     item: dict[str, Any], part: dict[str, Any], words: list[str], lps: list[dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    where, delta = {"item_id": item["id"], "output_index": 0}, "response.output_text.delta"
+    place, delta = {"item_id": item["id"], "output_index": 0}, "response.output_text.delta"
     empty = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-    begun = {**item, "status": "in_progress", "content": []}
+    started = {**item, "status": "in_progress", "content": []}
     return [
-        {"type": "response.output_item.added", "output_index": 0, "item": begun},
-        {"type": "response.content_part.added", **where, "content_index": 0, "part": empty},
+        {"type": "response.output_item.added", "output_index": 0, "item": started},
+        {"type": "response.content_part.added", **place, "content_index": 0, "part": empty},
         *(
-            {"type": delta, **where, "content_index": 0, "delta": word, "logprobs": [lps[n]] if lps else []}
+            {"type": delta, **place, "content_index": 0, "delta": word, "logprobs": [lps[n]] if lps else []}
             for n, word in enumerate(words)
         ),
-        {"type": "response.output_text.done", **where, "content_index": 0, "text": part["text"], "logprobs": []},
-        {"type": "response.content_part.done", **where, "content_index": 0, "part": part},
+        {"type": "response.output_text.done", **place, "content_index": 0, "text": part["text"], "logprobs": []},
+        {"type": "response.content_part.done", **place, "content_index": 0, "part": part},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
     ]
 
 
 def _call_events(call: dict[str, Any], index: int) -> list[dict[str, Any]]:
-    where, text = {"item_id": call["id"], "output_index": index}, call["arguments"]
-    begun = {**call, "status": "in_progress", "arguments": ""}
+    place, text = {"item_id": call["id"], "output_index": index}, call["arguments"]
+    started = {**call, "status": "in_progress", "arguments": ""}
     delta = "response.function_call_arguments.delta"
     return [
-        {"type": "response.output_item.added", "output_index": index, "item": begun},
-        {"type": delta, **where, "delta": text[:5]},
-        {"type": delta, **where, "delta": text[5:]},
-        {"type": "response.function_call_arguments.done", **where, "name": call["name"], "arguments": text},
+        {"type": "response.output_item.added", "output_index": index, "item": started},
+        {"type": delta, **place, "delta": text[:5]},
+        {"type": delta, **place, "delta": text[5:]},
+        {"type": "response.function_call_arguments.done", **place, "name": call["name"], "arguments": text},
         {"type": "response.output_item.done", "output_index": index, "item": call},
     ]

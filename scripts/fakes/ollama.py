@@ -34,7 +34,7 @@ MODEL = "fake:latest"
 TEMPLATE = "{{ .System }}\n{{ .Prompt }}"
 LICENSE = 'Take "it"\nand FROM here on it is yours'
 WORDS = 4
-AT = "2026-11-23T15:20:01.696987091Z"
+TIMESTAMP = "2026-11-23T15:20:01.696987091Z"
 SIZE = 270_898_672  # bytes of a file, as of smollm2:135m
 NO_TEXT = "json: cannot unmarshal object into Go struct field .messages.tool_calls.function.arguments of type string"
 # What Ollama passes on of its llama-server's error, in streams and whole answers (llm/llama_server.go, August 2026).
@@ -73,21 +73,21 @@ class FakeOllama(Listening):
         )  # fmt: skip
 
     def _is_before(self, *version: int) -> bool:
-        said = tuple(map(int, self.version.split(".")))
-        return any(said) and said < version
+        numbers = tuple(map(int, self.version.split(".")))
+        return any(numbers) and numbers < version
 
     def keep(self, content: bytes) -> str:
         digest = hashlib.sha256(content).hexdigest()
         (self.blobs / f"sha256-{digest}").write_bytes(content)
         return f"sha256:{digest}"
 
-    def add(self, name: str, *digests: str, **more: Any) -> None:
+    def add(self, name: str, *digests: str, **fields: Any) -> None:
         self.models[name] = {
             "files": list(digests),
             "adapters": [],
             "parameters": {"top_k": 20, "stop": ["<|end|>"]},
             "template": texts.CHATML,
-            **more,
+            **fields,
         }
 
     def blob(self, digest: str) -> Path:
@@ -108,7 +108,7 @@ class FakeOllama(Listening):
             web.post("/api/embed", self._embed),
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._one_model),
-            *(web.post(path, self._asked) for path in _ANSWERS),
+            *(web.post(path, self._answer) for path in _ANSWERS),
         ])  # fmt: skip
         await self.listen(app, port)
 
@@ -136,17 +136,17 @@ class FakeOllama(Listening):
         return _api({"models": [self._tag(name, model) for name, model in self.models.items()]})
 
     def _tag(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
-        entry = {"name": name, "model": name, "modified_at": AT, "size": SIZE, "digest": digest(model)}
+        entry = {"name": name, "model": name, "modified_at": TIMESTAMP, "size": SIZE, "digest": digest(model)}
         sizes = {} if self._is_before(0, 33, 0) else {"context_length": 2048, "embedding_length": 256}
         entry["details"] = {**texts.details(model), **sizes}
         return entry if self._is_before(0, 33, 0) else {**entry, "capabilities": texts.capabilities(model)}
 
     async def _in_memory(self, request: web.Request) -> web.Response:
-        return _api({"models": [self._held(name, self.models[name]) for name in self.loaded]})
+        return _api({"models": [self._loaded_entry(name, self.models[name]) for name in self.loaded]})
 
-    def _held(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
+    def _loaded_entry(self, name: str, model: dict[str, Any]) -> dict[str, Any]:
         entry = {"name": name, "model": name, "size": SIZE, "digest": digest(model), "details": texts.details(model)}
-        return {**entry, "expires_at": AT, "size_vram": 0, "context_length": 2048}
+        return {**entry, "expires_at": TIMESTAMP, "size_vram": 0, "context_length": 2048}
 
     async def _models(self, request: web.Request) -> web.Response:
         return _openai({"object": "list", "data": [_entry(name) for name in self.models]})
@@ -162,11 +162,11 @@ class FakeOllama(Listening):
             body = await request.json()
         except ValueError:
             return _error(400, "invalid character 'n' looking for beginning of object key string")
-        asked = body.get("model") or body.get("name") or ""
-        name = self._find(asked)
+        model = body.get("model") or body.get("name") or ""
+        name = self._find(model)
         if name is None:
-            return _error(404, f"model '{_full(asked)}' not found")
-        return _api({**texts.shown(name, self.models[name], self.blob), **self.about})
+            return _error(404, f"model '{_full(model)}' not found")
+        return _api({**texts.show_answer(name, self.models[name], self.blob), **self.about})
 
     async def _embed(self, request: web.Request) -> web.Response:
         return _error(501, "This server does not support embeddings. Start it with `--embeddings`")
@@ -181,8 +181,8 @@ class FakeOllama(Listening):
 
     async def _take_blob(self, request: web.Request) -> web.Response:
         self.uploads += 1
-        asked = request.match_info["digest"]
-        if self.blob(asked).exists():
+        expected = request.match_info["digest"]
+        if self.blob(expected).exists():
             return web.Response()  # without a look at what is sent
         hashed, content = hashlib.sha256(), bytearray()
         async for piece in request.content.iter_chunked(512):
@@ -194,9 +194,9 @@ class FakeOllama(Listening):
                 await asyncio.sleep(1)
             if self.mood == "full":
                 return _error(500, "write /blobs/sha256: no space left on device")
-        found = self.keep(bytes(content))  # under its own digest, whatever was said
-        if found != asked:
-            return _error(400, f'digest mismatch, expected "{asked}", got "{found}"')
+        actual = self.keep(bytes(content))  # under its own digest, whatever was said
+        if actual != expected:
+            return _error(400, f'digest mismatch, expected "{expected}", got "{actual}"')
         return web.Response(status=201)
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
@@ -207,19 +207,19 @@ class FakeOllama(Listening):
         if (refused := self._refused(body)) is not None:
             return refused
         files, adapters = body.get("files") or {}, body.get("adapters") or {}
-        made: dict[str, Any] = {"files": list(files.values()), "adapters": list(adapters.values())}
-        given = ("parameters", "template", "system", "parser", "license", "messages")
-        members = {key: body[key] for key in given if body.get(key)}
+        model: dict[str, Any] = {"files": list(files.values()), "adapters": list(adapters.values())}
+        names = ("parameters", "template", "system", "parser", "license", "messages")
+        members = {key: body[key] for key in names if body.get(key)}
         base = {"parameters": {}, "template": texts.CHATML}
         if "from" in body:
             name = self._find(body["from"])
             assert name is not None
             base = {**self.models[name], "parent": name}
-        made = {**base, **members, **made, "files": made["files"] or base["files"]}
-        self.models[_full(body["model"])] = made
+        model = {**base, **members, **model, "files": model["files"] or base["files"]}
+        self.models[_full(body["model"])] = model
         if body.get("stream") is False:
             return _plain({"status": "success"})
-        layers = [f"{word} layer sha256:{digest(made)}" for word in ("using existing", "creating new")]
+        layers = [f"{word} layer sha256:{digest(model)}" for word in ("using existing", "creating new")]
         steps = ["parsing GGUF", "verifying conversion", *layers, "writing manifest", "success"]
         return await _lines(request, [{"status": step} for step in steps])
 
@@ -229,10 +229,10 @@ class FakeOllama(Listening):
             return _plain({"error": "something broke in here"}, 500)
         if adapters and not (self._is_before(0, 34, 1) if self.lora is None else self.lora):
             return _error(400, "LoRA adapters are no longer supported")
-        for one in (*files.values(), *adapters.values()):
-            if not self.blob(one).exists():
-                return _plain({"error": f"open {self.blob(one)}: no such file or directory"}, 500)
-            if not self.blob(one).read_bytes().startswith(b"GGUF"):
+        for blob in (*files.values(), *adapters.values()):
+            if not self.blob(blob).exists():
+                return _plain({"error": f"open {self.blob(blob)}: no such file or directory"}, 500)
+            if not self.blob(blob).read_bytes().startswith(b"GGUF"):
                 return _plain({"error": "supplied file was not in GGUF format"}, 400)
         if "from" in body and self._find(body["from"]) is None:
             url = f"https://registry.ollama.ai/v2/library/{body['from']}/manifests/latest"
@@ -243,17 +243,17 @@ class FakeOllama(Listening):
         return None
 
     async def _delete(self, request: web.Request) -> web.Response:
-        asked = (await request.json())["model"]
-        name = self._find(asked)
+        model_name = (await request.json())["model"]
+        name = self._find(model_name)
         if name is None:
-            return _error(404, f"model '{asked}' not found")
+            return _error(404, f"model '{model_name}' not found")
         self.cut += [n for n in self._answering if n == name]
-        gone = self.models.pop(name)
+        removed = self.models.pop(name)
         self.deleted.append(name)
         self.loaded = [n for n in self.loaded if n != name]
-        held = {one for model in self.models.values() for one in (*model["files"], *model["adapters"])}
-        for one in {*gone["files"], *gone["adapters"]} - held:
-            self.blob(one).unlink()
+        used = {blob for model in self.models.values() for blob in (*model["files"], *model["adapters"])}
+        for blob in {*removed["files"], *removed["adapters"]} - used:
+            self.blob(blob).unlink()
         return web.Response()
 
     # Answers
@@ -268,7 +268,7 @@ class FakeOllama(Listening):
             self._let_go(name)
             self.loaded.append(name)
 
-    async def _asked(self, request: web.Request) -> web.StreamResponse:
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         """All routes that answer refuse the same things, each in its own words."""
         path, raw = request.path, await request.read()
         error = _error if path.startswith("/api/") else _messages_error if path == "/v1/messages" else _v1_error
@@ -281,13 +281,13 @@ class FakeOllama(Listening):
         if name is None:
             return error(404, f"model '{body['model']}' not found", "not_found_error")
         model = self.models[name]
-        if (why := _unfit(name, model, body, own_template=self.own_template)) is not None:
-            return error(400, why)
+        if (reason := _unfit(name, model, body, own_template=self.own_template)) is not None:
+            return error(400, reason)
         if path == "/v1/chat/completions" and not body.get("messages"):
             return error(400, "[] is too short - 'messages'", charset="utf-8")
         if self.mood == "no-memory" and name not in self.loaded:
             return error(500, "model requires more system memory (9.9 GiB) than is available (3.1 GiB)")
-        if any(self.made_for.get(one, model["files"][0]) != model["files"][0] for one in model["adapters"]):
+        if any(self.made_for.get(adapter, model["files"][0]) != model["files"][0] for adapter in model["adapters"]):
             return error(500, "llama-server process has terminated: exit status 1")
         if self._renders(body):
             self.rendered.append((path, body))
@@ -305,8 +305,8 @@ class FakeOllama(Listening):
     def _prompt(self, name: str, body: dict[str, Any]) -> str:
         """Make the prompt; messages that do not fit are left out whole and in silence."""
         system = [m for m in body["messages"] if m["role"] == "system"]
-        rest = [m for m in body["messages"] if m["role"] != "system"]
-        return texts.prompt(self.models[name], {**body, "messages": [*system, *rest[-self.room :]]})
+        turns = [m for m in body["messages"] if m["role"] != "system"]
+        return texts.prompt(self.models[name], {**body, "messages": [*system, *turns[-self.room :]]})
 
     def _idle(self, name: str, body: dict[str, Any]) -> str:
         """Load or unload the model, as a request without a prompt asks for; the reason that the answer gives."""
@@ -321,7 +321,7 @@ class FakeOllama(Listening):
         return "unload"
 
     async def _generate(self, request: web.Request, name: str, body: dict[str, Any]) -> web.StreamResponse:
-        head = {"model": body["model"], "created_at": AT, "response": ""}
+        head = {"model": body["model"], "created_at": TIMESTAMP, "response": ""}
         if not body.get("prompt"):
             return _api({**head, "done": True, "done_reason": self._idle(name, body)})
         self._load(name)
@@ -336,19 +336,19 @@ class FakeOllama(Listening):
         return await _lines(request, [*pieces, {**head, **end}], self.pause_s)
 
     async def _native(self, request: web.Request, name: str, body: dict[str, Any]) -> web.StreamResponse:
-        head = {"model": body["model"], "created_at": AT}
+        head = {"model": body["model"], "created_at": TIMESTAMP}
         if not body.get("messages"):
             nothing = {"role": "assistant", "content": ""}
             return _api({**head, "message": nothing, "done": True, "done_reason": self._idle(name, body)})
         self._load(name)
         prompt = self._prompt(name, body)
         if self._renders(body):
-            said = {"role": "", "content": ""}
-            return _api({**head, "message": said, "done": False, "_debug_info": {"rendered_template": prompt}})
+            message = {"role": "", "content": ""}
+            return _api({**head, "message": message, "done": False, "_debug_info": {"rendered_template": prompt}})
         if body.get("stream") is False:
-            said = {"role": "assistant", "content": f"{name} " * WORDS}
+            message = {"role": "assistant", "content": f"{name} " * WORDS}
             reason = "length" if (body.get("options") or {}).get("num_predict") else "stop"
-            return _api({**head, "message": said, **_end(prompt, reason)})
+            return _api({**head, "message": message, **_end(prompt, reason)})
         word = {"role": "assistant", "content": f"{name} "}
         lines = [{**head, "message": word, "done": False}] * WORDS
         return await _lines(
@@ -359,13 +359,13 @@ class FakeOllama(Listening):
         self._load(name)
         head = {"id": "chatcmpl-7", "object": "chat.completion", "created": 1, "model": body["model"]}  # one of 999
         head["system_fingerprint"] = "fp_ollama"
-        if any(not isinstance(one, str) for m in body["messages"] for one in _arguments(m)):
+        if any(not isinstance(argument, str) for m in body["messages"] for argument in _arguments(m)):
             return _v1_error(400, NO_TEXT, charset="utf-8")
-        prompt = self._prompt(name, {**body, "messages": [one for m in body["messages"] for one in _apart(m)]})
+        prompt = self._prompt(name, {**body, "messages": [part for m in body["messages"] for part in _split(m)]})
         if self._renders(body):
             choice = {"index": 0, "message": {"role": "", "content": ""}, "finish_reason": None}
-            said = {"choices": [choice], "usage": _usage(0, 0), "_debug_info": {"rendered_template": prompt}}
-            return _openai({**head, **said})
+            render = {"choices": [choice], "usage": _usage(0, 0), "_debug_info": {"rendered_template": prompt}}
+            return _openai({**head, **render})
         if not body.get("stream"):
             message: dict[str, Any] = {"role": "assistant", "content": f"{name} " * WORDS}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
@@ -404,7 +404,7 @@ def _arguments(message: dict[str, Any]) -> list[Any]:
     return [call["function"].get("arguments") for call in message.get("tool_calls") or ()]
 
 
-def _apart(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _split(message: dict[str, Any]) -> list[dict[str, Any]]:
     """Chat completions become a message for each part of a message."""
     if not isinstance(parts := message.get("content"), list):
         return [{**message, "content": message.get("content") or ""}]
@@ -430,8 +430,8 @@ def _unfit(name: str, model: dict[str, Any], body: dict[str, Any], *, own_templa
     if body.get("think") and "thinking" not in can:
         return f'"{body["model"]}" does not support thinking'
     if "vision" not in can and any(isinstance(m, dict) and m.get("images") for m in body.get("messages") or ()):
-        why = "Multimodal data provided, but model does not support multimodal requests."
-        about = {"code": 400, "message": why, "type": "invalid_request_error"}
+        message = "Multimodal data provided, but model does not support multimodal requests."
+        about = {"code": 400, "message": message, "type": "invalid_request_error"}
         return json.dumps({"error": about}, separators=(",", ":"))
     return None
 

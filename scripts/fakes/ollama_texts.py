@@ -24,11 +24,11 @@ MEMBERS = ("type", "required", "properties", "items", "enum", "description")  # 
 def capabilities(model: dict[str, Any]) -> list[str]:
     """By likeness of the template, as Ollama does."""
     template = str(model["template"])
-    found = ["tools"] * (".Tools" in template) + ["thinking"] * (".Thinking" in template)
-    return ["completion", *["vision"] * (len(model["files"]) > 1), *found]
+    extras = ["tools"] * (".Tools" in template) + ["thinking"] * (".Thinking" in template)
+    return ["completion", *["vision"] * (len(model["files"]) > 1), *extras]
 
 
-def shown(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> dict[str, Any]:
+def show_answer(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> dict[str, Any]:
     """The answer of /api/show."""
     return {
         "modelfile": modelfile(name, model, blob),
@@ -44,8 +44,8 @@ def shown(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> dict
 
 
 def details(model: dict[str, Any]) -> dict[str, Any]:
-    found = {"parent_model": model.get("parent", ""), "format": "gguf", "family": "llama", "families": ["llama"]}
-    return {**found, "parameter_size": "13.76M", "quantization_level": "unknown"}
+    fields = {"parent_model": model.get("parent", ""), "format": "gguf", "family": "llama", "families": ["llama"]}
+    return {**fields, "parameter_size": "13.76M", "quantization_level": "unknown"}
 
 
 def modelfile(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> str:
@@ -54,19 +54,19 @@ def modelfile(name: str, model: dict[str, Any], blob: Callable[[str], Path]) -> 
         "# To build a new Modelfile based on this, replace FROM with:",
         f"# FROM {name}",
         "",
-        *(f"FROM {blob(one)}" for one in model["files"]),
-        *(f"ADAPTER {blob(one)}" for one in model["adapters"]),
+        *(f"FROM {blob(item)}" for item in model["files"]),
+        *(f"ADAPTER {blob(item)}" for item in model["adapters"]),
         f"TEMPLATE {_quoted(model['template'])}",
     ]
     lines += [f"{key.upper()} {_quoted(model[key])}" for key in ("system", "parser") if model.get(key)]
     lines += [f"PARAMETER {key} {_quoted(str(value))}" for key, value in _each(model["parameters"])]
-    lines += [f"LICENSE {_quoted(one)}" for one in model.get("license", ())]
+    lines += [f"LICENSE {_quoted(item)}" for item in model.get("license", ())]
     lines += [f"MESSAGE {m['role']} {_quoted(m['content'])}" for m in model.get("messages", ())]
     return "\n".join(lines) + "\n"
 
 
 def _each(parameters: dict[str, Any]) -> list[tuple[str, Any]]:
-    return [(k, one) for k, value in parameters.items() for one in (value if isinstance(value, list) else [value])]
+    return [(k, item) for k, value in parameters.items() for item in (value if isinstance(value, list) else [value])]
 
 
 def _quoted(text: str) -> str:
@@ -85,11 +85,11 @@ def prompt(model: dict[str, Any], body: dict[str, Any]) -> str:
     if model.get("system") and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": model["system"]})
     system = [m for m in messages if m["role"] == "system"]
-    rest = [m for m in messages if m["role"] != "system"]
+    turns = [m for m in messages if m["role"] != "system"]
     room = (body.get("options") or {}).get("num_ctx", 4096)
-    while len(rest) > 1 and tokens(rendered(model, [*system, *rest], body)) > room:
-        rest.pop(0)
-    return rendered(model, [*system, *rest], body)
+    while len(turns) > 1 and tokens(rendered(model, [*system, *turns], body)) > room:
+        turns.pop(0)
+    return rendered(model, [*system, *turns], body)
 
 
 def _tagged(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -113,16 +113,16 @@ def rendered(model: dict[str, Any], messages: list[dict[str, Any]], body: dict[s
     first += [TOOLS.format("\n".join(_tool(tool) for tool in body["tools"]))] if body.get("tools") else []
     out = "<|im_start|>system\n" + "\n\n".join(first) + "<|im_end|>\n" if first else ""
     for m in messages:
-        said = str(m.get("content", ""))
+        content = str(m.get("content", ""))
         if m["role"] == "assistant":
             if body.get("think") and m.get("thinking"):
-                said = f"<think>\n{m['thinking']}\n</think>\n\n{said}"
-            said += "".join(f"<tool_call>\n{_call(call)}\n</tool_call>" for call in m.get("tool_calls") or ())
-            out += f"<|im_start|>assistant\n{said}<|im_end|>\n"
+                content = f"<think>\n{m['thinking']}\n</think>\n\n{content}"
+            content += "".join(f"<tool_call>\n{_call(call)}\n</tool_call>" for call in m.get("tool_calls") or ())
+            out += f"<|im_start|>assistant\n{content}<|im_end|>\n"
         elif m["role"] == "tool":
-            out += f"<|im_start|>user\n<tool_response>\n{said}\n</tool_response><|im_end|>\n"
+            out += f"<|im_start|>user\n<tool_response>\n{content}\n</tool_response><|im_end|>\n"
         elif m["role"] == "user":
-            out += f"<|im_start|>user\n{said}<|im_end|>\n"
+            out += f"<|im_start|>user\n{content}<|im_end|>\n"
     return out + "<|im_start|>assistant\n"
 
 
@@ -139,14 +139,14 @@ def _tool(tool: dict[str, Any]) -> str:
     """Go has an order of its own."""
     function = tool["function"]
     schema = _schema(function["parameters"])
-    said = {"name": function["name"], "description": function["description"], "parameters": schema}
-    return json.dumps({"type": tool["type"], "function": said}, separators=(",", ":"))
+    shape = {"name": function["name"], "description": function["description"], "parameters": schema}
+    return json.dumps({"type": tool["type"], "function": shape}, separators=(",", ":"))
 
 
 def _schema(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    found = {key: value[key] for key in MEMBERS if key in value}
-    if "properties" in found:
-        found["properties"] = {k: _schema(v) for k, v in found["properties"].items()}
-    return found
+    members = {key: value[key] for key in MEMBERS if key in value}
+    if "properties" in members:
+        members["properties"] = {k: _schema(v) for k, v in members["properties"].items()}
+    return members

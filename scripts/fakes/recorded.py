@@ -50,13 +50,14 @@ class RecordedBackend:
             if (route := head.split(" ")[1]) == "/v1/models":  # no client's: rlproxy looks what the server is
                 writer.write(MODELS)
                 return await writer.drain()
-            asked = json.loads(body) if body else None
-            if isinstance(asked, dict) and asked.get("messages") in (*CHATS, ASK):  # no client's: it looks at the model
+            parsed = json.loads(body) if body else None
+            # No client's: rlproxy looks at the model.
+            if isinstance(parsed, dict) and parsed.get("messages") in (*CHATS, ASK):
                 writer.write(NOT_FOUND)
                 return await writer.drain()
-            self.requests.append((route, asked))
-            found = next((a for text, a in self.by_text.items() if text.encode() in body), self.answer)
-            for i, piece in enumerate(found):
+            self.requests.append((route, parsed))
+            pieces = next((a for text, a in self.by_text.items() if text.encode() in body), self.answer)
+            for i, piece in enumerate(pieces):
                 if isinstance(piece, float):
                     await asyncio.sleep(piece)
                     continue

@@ -34,7 +34,7 @@ class FakeSGLang(Listening):
         self.args: dict[str, Any] | None = None  # that it says it was started with
         self.key: str | None = None
         self.adapters: dict[str, str] = {}
-        self.known: dict[str, str] = {}  # ever loaded, and not forgotten by an unload
+        self.ever_loaded: dict[str, str] = {}  # ever loaded, and not forgotten by an unload
         self.requests: list[dict[str, Any]] = []
         self.pause_s = 0.0
         self._running: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class FakeSGLang(Listening):
         """A process that ended has no adapters."""
         await super().stop()
         self.adapters.clear()
-        self.known.clear()
+        self.ever_loaded.clear()
 
     @web.middleware
     async def _may(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -73,20 +73,20 @@ class FakeSGLang(Listening):
 
     async def _load(self, request: web.Request) -> web.Response:
         body = await request.json()
-        name, why = body["lora_name"], None
+        name, reason = body["lora_name"], None
         if not self.lora:
-            why = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
+            reason = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
         elif name in self.adapters:
-            why = f"Failed to load LoRA adapter {name} because it is already loaded"
+            reason = f"Failed to load LoRA adapter {name} because it is already loaded"
         elif not self.largest_rank:
-            why = (
+            reason = (
                 f"LoRA adapter {name} with rank 16 is incompatible with the current LoRA memory pool configuration. "
                 "Please ensure that the LoRA adapter's rank is within the configured `--max-lora-rank` and that the "
                 "target modules are included in `--lora-target-modules`."
             )
         else:
-            self.adapters[name] = self.known[name] = body["lora_path"]
-        return self._changed(why)
+            self.adapters[name] = self.ever_loaded[name] = body["lora_path"]
+        return self._changed(reason)
 
     async def _unload(self, request: web.Request) -> web.Response:
         name = (await request.json())["lora_name"]
@@ -96,10 +96,10 @@ class FakeSGLang(Listening):
             await asyncio.sleep(0.005)
         return self._changed(None)
 
-    def _changed(self, why: str | None) -> web.Response:
-        loaded = dict(self.adapters) if why is None else None
-        answer = {"rid": None, "success": why is None, "error_message": why, "loaded_adapters": loaded}
-        return web.json_response(answer, status=200 if why is None else 400)
+    def _changed(self, reason: str | None) -> web.Response:
+        loaded = dict(self.adapters) if reason is None else None
+        answer = {"rid": None, "success": reason is None, "error_message": reason, "loaded_adapters": loaded}
+        return web.json_response(answer, status=200 if reason is None else 400)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -108,9 +108,9 @@ class FakeSGLang(Listening):
             return _error("return_token_ids is not supported with streaming on /v1/chat/completions.")
         _, _, adapter = str(body["model"]).partition(":")
         if adapter and adapter not in self.adapters:
-            if adapter not in self.known:
+            if adapter not in self.ever_loaded:
                 return _error(f"Got LoRA adapter that has never been loaded: {adapter}")
-            self.adapters[adapter] = self.known[adapter]
+            self.adapters[adapter] = self.ever_loaded[adapter]
         self._running[adapter] += 1
         try:
             name = adapter or MODEL

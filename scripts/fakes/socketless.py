@@ -74,7 +74,7 @@ class Answering:
     def close(self) -> None: ...
 
 
-class _Asked:
+class _Connections:
     """In the place of all connections."""
 
     def __init__(self, answer: ContextVar[Answering]) -> None:
@@ -101,7 +101,7 @@ class Socketless:
             backend._defaults = Defaults(NEUTRAL, "the test says so")
         with mock.patch("proxy.web.handlers.Relay", side_effect=self._keep):
             make_app(settings, self.store, backend, launcher)
-        self.relay.parts.connections = _Asked(self._answer)  # type: ignore[assignment]
+        self.relay.parts.connections = _Connections(self._answer)  # type: ignore[assignment]
 
     def _keep(self, *args: Any) -> Relay:
         self.relay = Relay(*args)

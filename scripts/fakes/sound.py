@@ -37,8 +37,8 @@ class SoundBackend(FakeBackend):
                 raise  # a second head in the middle of a stream is no HTTP
             response = web.json_response({"error": {"message": f"that is odd: {error!r}"[:300]}}, status=400)
         finally:
-            for kept in (self.requests, self.compared, self.headers, self.asked, self.unloaded):
-                kept.clear()
+            for records in (self.requests, self.compared, self.headers, self.asked, self.unloaded):
+                records.clear()
         if "content-encoding" in request.headers and not response.prepared:
             response.force_close()  # after a body that it cannot unpack, aiohttp closes, and does not say so
         return response

@@ -32,16 +32,16 @@ PASSED = ("HOME", "PYTHONPATH", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "LANG")
 
 
 def main() -> None:
-    user, verb, *rest = sys.argv[1:]
+    user, verb, *arguments = sys.argv[1:]
     assert user == "--user", "services of the system are not ours"
     if verb == "daemon-reload":
         for unit in UNITS.glob("*.service"):
             (STATE / unit.name).write_bytes(unit.read_bytes())
-        for known in STATE.glob("*.service"):
-            if not (UNITS / known.name).exists():
-                known.unlink()
+        for unit_file in STATE.glob("*.service"):
+            if not (UNITS / unit_file.name).exists():
+                unit_file.unlink()
         return
-    name = rest[-1].removesuffix(".service")
+    name = arguments[-1].removesuffix(".service")
     if verb == "show":
         show(name)
         return
@@ -55,7 +55,7 @@ def main() -> None:
         start(name)
     elif verb == "disable":
         (STATE / f"{name}.enabled").unlink(missing_ok=True)
-        if "--now" in rest:
+        if "--now" in arguments:
             stop(name)
 
 
@@ -78,11 +78,11 @@ def start(name: str) -> None:
 
 def pid(name: str) -> int | None:
     try:
-        found = int((STATE / f"{name}.pid").read_text())
-        running = psutil.Process(found).status() != psutil.STATUS_ZOMBIE
+        number = int((STATE / f"{name}.pid").read_text())
+        running = psutil.Process(number).status() != psutil.STATUS_ZOMBIE
     except (OSError, ValueError, psutil.Error):
         return None
-    return found if running else None
+    return number if running else None
 
 
 def stop(name: str) -> None:
@@ -94,8 +94,8 @@ def stop(name: str) -> None:
 
 def show(name: str) -> None:
     main_pid = pid(name)
-    known = (STATE / f"{name}.service").exists()
-    print(f"LoadState={'loaded' if known else 'not-found'}")
+    is_installed = (STATE / f"{name}.service").exists()
+    print(f"LoadState={'loaded' if is_installed else 'not-found'}")
     print(f"ActiveState={'active' if main_pid else 'inactive'}\nSubState={'running' if main_pid else 'dead'}")
     print(f"MainPID={main_pid or 0}\nNRestarts=0\nResult=success")
     print(f"UnitFileState={'enabled' if (STATE / f'{name}.enabled').exists() else 'disabled'}")

@@ -58,22 +58,22 @@ class TranslatingServer:
 
     async def _answer(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
         body = await request.json()
-        asked = dialect.parse(body)
-        if command_of(asked.messages[-1]) is not None:
-            kind, pieces = dialect.answer("rlproxy: rated good.", id="rl-1", parsed=asked, created=1)
+        parsed = dialect.parse(body)
+        if command_of(parsed.messages[-1]) is not None:
+            kind, pieces = dialect.answer("rlproxy: rated good.", id="rl-1", parsed=parsed, created=1)
             return await self._send(request, kind, pieces)
-        self.asked.append(dialect.to_chat(body, asked))
+        self.asked.append(dialect.to_chat(body, parsed))
         if self.error is not None:
             raise self.error
-        say = dialect.renderer(id="rl-1", parsed=asked, created=1)
-        if not asked.stream:
+        say = dialect.renderer(id="rl-1", parsed=parsed, created=1)
+        if not parsed.stream:
             return web.Response(body=say.whole(self._whole()), content_type="application/json")
         pieces = [piece for chunk in self._chunks() for piece in say.chunk(chunk)]
         if self.breaks:
             pieces = [*pieces[:4], dialect.error_event(BackendBroke("It broke off."))]
         else:
-            before, last = say.end()
-            pieces += [*before, last]
+            head, last = say.end()
+            pieces += [*head, last]
         kind = "text/event-stream" if dialect.framing == "sse" else "application/x-ndjson"
         return await self._send(request, kind, pieces)
 

@@ -45,7 +45,7 @@ async def test_a_click_rates_the_message_that_it_is_under(proxy: Proxy, ui: Fake
     await answered(proxy, ui, "another", "hello", "You said: hello")
     await ui.thumb("chat-1", shown, 1)
     assert await live(proxy, first) == [("ann@example.org", 1.0, None, None)]
-    assert ui.told == [("success", "Rated good in rlproxy: “You said: hello”")]
+    assert ui.notices == [("success", "Rated good in rlproxy: “You said: hello”")]
     (rating,) = await every(proxy)  # its tags came a second later, and are no second rating
     assert (rating.source, rating.scale) == ("open-webui", "thumb")
 
@@ -55,7 +55,7 @@ async def test_the_form_below_the_thumb(proxy: Proxy, ui: FakeOpenWebUI) -> None
     await ui.thumb("chat-1", shown, -1)
     await ui.comment("chat-1", shown, reason="too_verbose", comment="half of it would do", details={"rating": 3})
     assert await live(proxy, id) == [("ann@example.org", -0.5556, "Too verbose: half of it would do", None)]
-    assert ui.told[-1] == ("success", "Rated 3 of 10 in rlproxy: “You said: hello”, with your comment")
+    assert ui.notices[-1] == ("success", "Rated 3 of 10 in rlproxy: “You said: hello”, with your comment")
     await ui.comment("chat-1", shown, reason="other", comment="", details={"rating": None})
     assert await live(proxy, id) == [("ann@example.org", -1.0, None, None)]
 
@@ -95,7 +95,7 @@ async def test_an_edit_after_the_thumb_is_a_correction(proxy: Proxy, ui: FakeOpe
     await ui.thumb("chat-1", shown, -1)
     await ui.edit("chat-1", shown, "Good day to you.")
     assert await live(proxy, id) == [("ann@example.org", -1.0, None, "Good day to you.")]
-    assert ui.told[-1] == ("success", "Rated bad in rlproxy: “You said: hello”, with your correction")
+    assert ui.notices[-1] == ("success", "Rated bad in rlproxy: “You said: hello”, with your correction")
     await ui.comment("chat-1", shown, comment="too stiff")  # with the edited text in its snapshot
     assert await live(proxy, id) == [("ann@example.org", -1.0, "too stiff", "Good day to you.")]
     await ui.edit("chat-1", shown, "You said: hello")
@@ -112,7 +112,7 @@ async def test_an_edit_before_the_thumb(proxy: Proxy, ui: FakeOpenWebUI) -> None
     await ui.edit("chat-1", below, "Something else.")
     await ui.thumb("chat-1", below, -1)
     assert await live(proxy, other) == []
-    assert ui.told[-1][0] == "error" and "was edited before it was rated" in ui.told[-1][1]
+    assert ui.notices[-1][0] == "error" and "was edited before it was rated" in ui.notices[-1][1]
 
 
 async def test_what_goes_on_is_no_correction(proxy: Proxy, ui: FakeOpenWebUI) -> None:
@@ -183,7 +183,7 @@ async def test_the_same_words_in_another_chat_are_another_answer(proxy: Proxy, u
     await answered(proxy, ui, "hello")
     ui.says("chat-2", "hello")
     await ui.thumb("chat-2", ui.answered("chat-2", "You said: hello"), 1)
-    assert await every(proxy) == [] and ui.told[-1][0] == "error"
+    assert await every(proxy) == [] and ui.notices[-1][0] == "error"
 
 
 async def test_without_forwarded_names_it_is_known_by_its_conversation(proxy: Proxy, ui: FakeOpenWebUI) -> None:
@@ -197,7 +197,7 @@ async def test_rlproxys_own_answer_is_not_rated(proxy: Proxy, ui: FakeOpenWebUI)
     await answered(proxy, ui, "hello")
     ui.says("chat-1", "/rl status")
     await ui.thumb("chat-1", ui.answered("chat-1", "rlproxy: all is well"), 1)
-    assert await every(proxy) == [] and "rlproxy's own answer" in ui.told[-1][1]
+    assert await every(proxy) == [] and "rlproxy's own answer" in ui.notices[-1][1]
 
 
 async def test_anothers_answer_is_not_rated(proxy: Proxy, ui: FakeOpenWebUI) -> None:
@@ -211,13 +211,13 @@ async def test_what_cannot_be_rated_is_said(proxy: Proxy, ui: FakeOpenWebUI, mon
     monkeypatch.setattr("rlproxy_thumbs.TRIES_S", (0, 0))
     _, shown = await answered(proxy, ui, "hello")
     await ui.thumb("chat-1", ui.answered("chat-1", "An answer of another model"), 1)
-    assert ui.told[-1][0] == "error" and "has not captured this answer" in ui.told[-1][1]
+    assert ui.notices[-1][0] == "error" and "has not captured this answer" in ui.notices[-1][1]
     ui.function.valves.url = "http://127.0.0.1:9"
     await ui.thumb("chat-1", shown, 1)
-    assert ui.told[-1][0] == "error" and ui.told[-1][1].startswith("Not rated in rlproxy: Cannot connect")
+    assert ui.notices[-1][0] == "error" and ui.notices[-1][1].startswith("Not rated in rlproxy: Cannot connect")
     ui.function.valves.url = f"{proxy.url}/somewhere/else"
     await ui.thumb("chat-1", shown, -1)
-    assert ui.told[-1][0] == "error"
+    assert ui.notices[-1][0] == "error"
 
 
 async def test_a_deletion_that_was_not_heard_is_sent_with_the_next(
@@ -249,4 +249,4 @@ async def test_behind_a_key(proxy: Proxy) -> None:
                 await ui.delete(feedback)
                 assert await live(proxy, id) == []
             else:
-                assert "needs a key" in ui.told[-1][1]
+                assert "needs a key" in ui.notices[-1][1]

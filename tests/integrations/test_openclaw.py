@@ -224,7 +224,7 @@ async def _a_reaction_becomes_a_rating(claw: Claw, backend: FakeBackend) -> None
     assert row["id"].startswith("oc-") and (row["session"], row["user"]) == ("agent:main:main", f"telegram:{OWNER}")
     await claw.telegram.reacts(OWNER, message["message_id"], "👍")
     assert await claw.rated(f"telegram:{OWNER}", 1.0)
-    await claw.telegram.reacts(OWNER, message["message_id"], "👎", before="👍")
+    await claw.telegram.reacts(OWNER, message["message_id"], "👎", old_emoji="👍")
     assert await claw.rated(f"telegram:{OWNER}", -1.0)
 
 

@@ -52,12 +52,12 @@ class FakeChatPlatforms:
         replies = request.path.endswith("replies")
         if replies and fields.get("ts") not in self.in_threads:
             return web.json_response({"ok": False, "error": "thread_not_found"})
-        found = [
+        messages = [
             {"type": "message", "ts": ts, "text": text}
-            for (at, ts), text in sorted(self.messages.items(), reverse=True)
-            if at == channel and ts <= latest and (ts in self.in_threads) == replies
+            for (place, ts), text in sorted(self.messages.items(), reverse=True)
+            if place == channel and ts <= latest and (ts in self.in_threads) == replies
         ]
-        return web.json_response({"ok": True, "messages": found[: int(str(fields["limit"]))], "has_more": False})
+        return web.json_response({"ok": True, "messages": messages[: int(str(fields["limit"]))], "has_more": False})
 
     async def _discord(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)

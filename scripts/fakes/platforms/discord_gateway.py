@@ -23,7 +23,7 @@ class FakeGateway:
         self.answers_beats = True
         self.refuses: int | None = None  # the close code that an identify meets
         self.unwilling = 0  # so many connections to come are cut at once
-        self.said: list[tuple[int, Any]] = []  # op and d of all that came
+        self.frames: list[tuple[int, Any]] = []  # op and d of all that came
         self.connections = 0
         self.log: list[dict[str, Any]] = []  # the events of this session
         self.connected = asyncio.Event()
@@ -31,7 +31,7 @@ class FakeGateway:
         self._session = 0
 
     def ops(self, op: int) -> list[Any]:
-        return [data for code, data in self.said if code == op]
+        return [data for code, data in self.frames if code == op]
 
     async def _address(self, request: web.Request) -> web.Response:
         if request.headers.get("authorization") != f"Bot {DISCORD_TOKEN}":
@@ -54,9 +54,9 @@ class FakeGateway:
         await ws.send_json({"op": 10, "d": {"heartbeat_interval": self.beat_ms}, "s": None, "t": None})
         async for message in ws:
             if message.type is WSMsgType.TEXT:
-                said = message.json()
-                self.said.append((said["op"], said["d"]))
-                await self._answer(ws, said["op"], said["d"])
+                frame = message.json()
+                self.frames.append((frame["op"], frame["d"]))
+                await self._answer(ws, frame["op"], frame["d"])
         return ws
 
     async def _answer(self, ws: web.WebSocketResponse, op: int, data: Any) -> None:

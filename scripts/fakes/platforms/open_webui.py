@@ -40,7 +40,7 @@ class FakeOpenWebUI:
         self.chats: dict[str, dict[str, Any]] = {}
         self.feedbacks: dict[str, FeedbackModel] = {}
         self.users = {USER["id"]: USER}
-        self.told: list[tuple[str, str]] = []  # in the chat: kind and text
+        self.notices: list[tuple[str, str]] = []  # in the chat: kind and text
         self.clock = 1_700_000_000
 
     # A person
@@ -49,15 +49,15 @@ class FakeOpenWebUI:
         """The id of the person's message; by itself below the newest one."""
         return self._add(chat, {"role": "user", "content": text}, parent)
 
-    def answered(self, chat: str, text: str, *, parent: str | None = None, **more: Any) -> str:
+    def answered(self, chat: str, text: str, *, parent: str | None = None, **fields: Any) -> str:
         output = [{"type": "message", "status": "completed", "content": [{"type": "output_text", "text": text}]}]
-        message = {"role": "assistant", "content": text, "output": output, "done": True, "model": "fake", **more}
+        message = {"role": "assistant", "content": text, "output": output, "done": True, "model": "fake", **fields}
         return self._add(chat, {key: value for key, value in message.items() if value is not None}, parent)
 
     async def thumb(self, chat: str, message_id: str, rating: int) -> str:
         """Send what one click sends: the feedback, then its tags. Returns the feedback's id."""
-        shown = self.chats[chat]["history"]["messages"][message_id]
-        note = shown.setdefault("annotation", {})
+        message = self.chats[chat]["history"]["messages"][message_id]
+        note = message.setdefault("annotation", {})
         if note.get("rating") != rating:
             note |= {"rating": rating, "reason": None, "details": None}
         id = await self._save(chat, message_id)
@@ -89,8 +89,8 @@ class FakeOpenWebUI:
 
     def export(self) -> list[dict[str, Any]]:
         """`GET /api/v1/evaluations/feedbacks/all/export`, newest first."""
-        found = sorted(self.feedbacks.values(), key=lambda one: one.updated_at, reverse=True)
-        return [one.model_dump() for one in found]
+        feedbacks = sorted(self.feedbacks.values(), key=lambda feedback: feedback.updated_at, reverse=True)
+        return [feedback.model_dump() for feedback in feedbacks]
 
     # Its server
 
@@ -135,7 +135,9 @@ class FakeOpenWebUI:
         return self.feedbacks.get(id)
 
     async def get_feedbacks_by_chat_id(self, chat_id: str) -> list[FeedbackModel]:
-        return [one for one in self.feedbacks.values() if one.meta and one.meta["chat_id"] == chat_id]
+        return [
+            feedback for feedback in self.feedbacks.values() if feedback.meta and feedback.meta["chat_id"] == chat_id
+        ]
 
     async def get_chat_by_id(self, id: str) -> Any:
         return SimpleNamespace(id=id, chat=copy.deepcopy(self.chats[id])) if id in self.chats else None
@@ -145,12 +147,12 @@ class FakeOpenWebUI:
 
     async def get_event_emitter(self, info: dict[str, Any], update_db: bool = True) -> Any:
         async def emit(event: dict[str, Any]) -> None:
-            shown = (
+            is_shown = (
                 info["message_id"]
                 in self.chats.get(info["chat_id"], {"history": {"messages": {}}})["history"]["messages"]
             )
-            if shown and info["user_id"] == USER["id"] and event["type"] == "notification":
-                self.told.append((event["data"]["type"], event["data"]["content"]))
+            if is_shown and info["user_id"] == USER["id"] and event["type"] == "notification":
+                self.notices.append((event["data"]["type"], event["data"]["content"]))
 
         assert not update_db
         return emit

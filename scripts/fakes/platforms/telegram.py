@@ -48,11 +48,11 @@ class FakeTelegram:
         await self._happens("message", message)
 
     async def reacts(
-        self, person: int, message_id: int, emoji: str, chat: dict[str, Any] | None = None, before: str | None = None
+        self, person: int, message_id: int, emoji: str, chat: dict[str, Any] | None = None, old_emoji: str | None = None
     ) -> None:
         reaction = {
             "chat": chat or _private(person), "message_id": message_id, "user": _user(person), "date": int(time.time()),
-            "old_reaction": [{"type": "emoji", "emoji": before}] if before else [],
+            "old_reaction": [{"type": "emoji", "emoji": old_emoji}] if old_emoji else [],
             "new_reaction": [{"type": "emoji", "emoji": emoji}],
         }  # fmt: skip
         await self._happens("message_reaction", reaction)
@@ -71,31 +71,31 @@ class FakeTelegram:
 
     async def _method(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
-        given = await _given(request)
+        fields = await _fields(request)
         async with self._changed:
             self.called.append(method)
             self._changed.notify_all()
-        return web.json_response({"ok": True, "result": await self._result(method, given)})
+        return web.json_response({"ok": True, "result": await self._result(method, fields)})
 
-    async def _result(self, method: str, given: dict[str, Any]) -> Any:
+    async def _result(self, method: str, fields: dict[str, Any]) -> Any:
         if method == "getMe":
             return BOT
         if method == "getUpdates":
-            return await self._poll(int(given.get("offset") or 0), float(given.get("timeout") or 0))
+            return await self._poll(int(fields.get("offset") or 0), float(fields.get("timeout") or 0))
         if method == "getWebhookInfo":
             return {"url": "", "has_custom_certificate": False, "pending_update_count": 0}
         if method == "sendMessage":
-            return await self._send(given)
+            return await self._send(fields)
         if method == "editMessageText":
-            (message,) = [one for one in self.sent if one["message_id"] == int(given["message_id"])]
-            message["text"] = given["text"]
+            (message,) = [sent for sent in self.sent if sent["message_id"] == int(fields["message_id"])]
+            message["text"] = fields["text"]
             return message
         if method == "getChat":
-            return {"id": int(given["chat_id"]), "type": "private", "accent_color_id": 0, "max_reaction_count": 11}
+            return {"id": int(fields["chat_id"]), "type": "private", "accent_color_id": 0, "max_reaction_count": 11}
         return [] if method == "getMyCommands" else True
 
     async def _poll(self, offset: int, timeout_s: float) -> list[dict[str, Any]]:
-        self._updates = [one for one in self._updates if one["update_id"] >= offset]
+        self._updates = [update for update in self._updates if update["update_id"] >= offset]
         try:
             async with asyncio.timeout(min(timeout_s, 2.0)), self._changed:
                 await self._changed.wait_for(lambda: bool(self._updates))
@@ -103,10 +103,10 @@ class FakeTelegram:
             return []
         return self._updates
 
-    async def _send(self, given: dict[str, Any]) -> dict[str, Any]:
-        chat = int(given["chat_id"])
+    async def _send(self, fields: dict[str, Any]) -> dict[str, Any]:
+        chat = int(fields["chat_id"])
         message = {
-            "message_id": self._new(), "date": int(time.time()), "from": BOT, "text": given["text"],
+            "message_id": self._new(), "date": int(time.time()), "from": BOT, "text": fields["text"],
             "chat": GROUP if chat == GROUP["id"] else _private(chat),
         }  # fmt: skip
         async with self._changed:
@@ -114,9 +114,9 @@ class FakeTelegram:
             self._changed.notify_all()
         return message
 
-    async def _happens(self, kind: str, what: dict[str, Any]) -> None:
+    async def _happens(self, kind: str, payload: dict[str, Any]) -> None:
         async with self._changed:
-            self._updates.append({"update_id": self._next, kind: what})
+            self._updates.append({"update_id": self._next, kind: payload})
             self._next += 1
             self._changed.notify_all()
 
@@ -125,7 +125,7 @@ class FakeTelegram:
         return self._message
 
 
-async def _given(request: web.Request) -> dict[str, Any]:
+async def _fields(request: web.Request) -> dict[str, Any]:
     if request.content_type == "application/json":
         return dict(await request.json())
     return {**request.query, **(await request.post())}

@@ -82,10 +82,10 @@ async def test_two_homes_on_one_router_have_a_version_of_that_number_each(
         assert await said_by(home) == await said_by(home, "fake@v1") == f"fake@v1-{home.mark}"
         names = [m["id"] for m in (await home.get("/v1/models"))["data"]]
         assert [n for n in names if "@v" not in n] == ["fake", "fake@base"] and "fake@v1" in names
-    begun = list(router.begun)
+    begun = list(router.started)
     await other.stop()
     await other.start()
-    assert await said_by(other) == f"fake@v1-{other.mark}" and router.begun == begun, "it is not loaded once more"
+    assert await said_by(other) == f"fake@v1-{other.mark}" and router.started == begun, "it is not loaded once more"
     assert (await other.post("/rl/rollback"))[0] == 200 and await said_by(routed) == f"fake@v1-{routed.mark}"
     await other.stop()
 

@@ -270,7 +270,7 @@ async def test_a_trainer_that_says_that_it_is_alive_is_left_alone(proxy: Proxy) 
 
 async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.training.run_supervisor.HELD_PAUSE_S", 0.01)
-    proxy.launcher.held = 5
+    proxy.launcher.busy_runs = 5
     await rated(proxy, 4)
     status = await until(proxy, live=1)
     assert status["last_run"]["attempts"] == 1 and len(proxy.launcher.started) == 6
@@ -279,7 +279,7 @@ async def test_a_trainer_that_finds_another_at_work_waits(proxy: Proxy, monkeypa
 async def test_nobody_is_started_beside_the_other_one(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trainer that waits for a long batch of replies would share its processor with one process after the other."""
     monkeypatch.setattr("proxy.training.run_supervisor.HELD_PAUSE_S", 0.2)
-    proxy.launcher.held = 1
+    proxy.launcher.busy_runs = 1
     await rated(proxy, 4)
     async for _ in Polls():
         if proxy.launcher.started:

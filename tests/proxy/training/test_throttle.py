@@ -109,7 +109,7 @@ def test_only_a_server_on_this_machine_shares_its_processor(flags: dict[str, obj
 
 
 async def test_every_way_to_the_model_is_given_way_to(proxy: Proxy) -> None:
-    told = proxy.launcher.still
+    told = proxy.launcher.pauses
     await proxy.chat("x")
     assert told == [True, False]
     async with proxy.http.post("/v1/chat/completions", json=chat(stream=True)) as response:
@@ -129,11 +129,11 @@ async def test_every_way_to_the_model_is_given_way_to(proxy: Proxy) -> None:
 async def test_a_client_that_hangs_up_lets_it_go_on(proxy: Proxy) -> None:
     proxy.backend.mood = "hang"
     asking = asyncio.create_task(proxy.chat("x"))
-    while not proxy.launcher.still:
+    while not proxy.launcher.pauses:
         await asyncio.sleep(0.01)
-    assert proxy.launcher.still[0] is True
+    assert proxy.launcher.pauses[0] is True
     asking.cancel()
-    while proxy.launcher.still[-1]:
+    while proxy.launcher.pauses[-1]:
         await asyncio.sleep(0.01)
 
 
