@@ -53,18 +53,18 @@ def _size(value: Any) -> int:
 
 
 async def measure() -> list[dict[str, Any]]:
-    found = []
+    requests = []
     for name in AGENTS:
         with tempfile.TemporaryDirectory() as folder:
-            found.append(await first_request(name, Path(folder)))
-        print(json.dumps(found[-1]))
-    return found
+            requests.append(await first_request(name, Path(folder)))
+        print(json.dumps(requests[-1]))
+    return requests
 
 
 def main() -> None:
     agents = asyncio.run(measure())
-    told = {"date": now(), "commit": commit(), "agents": agents}
-    (ROOT / "benchmarks/agent_requests.json").write_text(json.dumps(told, indent=1) + "\n")
+    record = {"date": now(), "commit": commit(), "agents": agents}
+    (ROOT / "benchmarks/agent_requests.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,67 +30,69 @@ FIRST, EACH, MOST = 24, 12, 120
 AT_RANDOM = 5  # every fifth
 
 
-def curve(known: Labels, seed: int, *, informative: bool) -> list[tuple[int, float]] | None:
+def curve(labels: Labels, seed: int, *, informative: bool) -> list[tuple[int, float]] | None:
     """AUC on the other half after each round of ratings; None where one half has replies of one kind only."""
     rng = np.random.default_rng(seed)
-    groups = rng.permutation(np.unique(known.group))
-    own = np.isin(known.group, groups[: len(groups) // 2])
-    pool, rest = rng.permutation(np.flatnonzero(own)), np.flatnonzero(~own)
-    if len(set(known.sign[rest])) < 2 or len(set(known.sign[pool[:FIRST]])) < 2:
+    groups = rng.permutation(np.unique(labels.group))
+    in_pool = np.isin(labels.group, groups[: len(groups) // 2])
+    pool, test = rng.permutation(np.flatnonzero(in_pool)), np.flatnonzero(~in_pool)
+    if len(set(labels.sign[test])) < 2 or len(set(labels.sign[pool[:FIRST]])) < 2:
         return None
-    rated, left = list(pool[:FIRST]), list(pool[FIRST:])
-    found = []
+    rated, waiting = list(pool[:FIRST]), list(pool[FIRST:])
+    areas = []
     while True:
-        made = known.rows(np.array(rated))
-        found.append((len(rated), critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest])))
-        if len(rated) >= MOST or len(left) < EACH:
-            return found
+        training = labels.rows(np.array(rated))
+        areas.append((len(rated), critic.auc(critic.predict(training, labels.features[test], seed), labels.sign[test])))
+        if len(rated) >= MOST or len(waiting) < EACH:
+            return areas
         if informative:
-            left = _inbox_order(made, known, left)
-        rated, left = rated + left[:EACH], left[EACH:]
-        left = list(rng.permutation(left))
+            waiting = _inbox_order(training, labels, waiting)
+        rated, waiting = rated + waiting[:EACH], waiting[EACH:]
+        waiting = list(rng.permutation(waiting))
 
 
-def _inbox_order(made: Labels, known: Labels, left: list[int]) -> list[int]:
-    unsure = [left[at] for at in np.argsort(np.abs(critic.predict(made, known.features[left], 0)))]
-    chance = [one for one in left if one in set(unsure[EACH:])]  # `left` is in random order
+def _inbox_order(training: Labels, labels: Labels, waiting: list[int]) -> list[int]:
+    unsure = [waiting[index] for index in np.argsort(np.abs(critic.predict(training, labels.features[waiting], 0)))]
+    chance = [reply for reply in waiting if reply in set(unsure[EACH:])]  # `waiting` is in random order
     first = unsure[: EACH - EACH // AT_RANDOM] + chance[: EACH // AT_RANDOM]
-    return first + [one for one in left if one not in set(first)]
+    return first + [reply for reply in waiting if reply not in set(first)]
 
 
 def needed(informative: Floats, newest: Floats, counts: list[int]) -> float | None:
     """Share of all ratings after which the inbox's order has the AUC that the other has at its end; None: never."""
-    at = np.flatnonzero(informative >= newest[-1])
-    return counts[at[0]] / counts[-1] if len(at) else None
+    reached = np.flatnonzero(informative >= newest[-1])
+    return counts[reached[0]] / counts[-1] if len(reached) else None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=20)
-    asked = parser.parse_args()
-    mean, last, said = critic_states.read()
+    arguments = parser.parse_args()
+    mean, last, replies = critic_states.read()
     features = np.concatenate([mean, last], 1)
-    length = np.log([1 + one["tokens"] for one in said])
-    group = np.array([zlib.crc32(one["prompt"].encode()) for one in said], np.int64)
+    length = np.log([1 + reply["tokens"] for reply in replies])
+    group = np.array([zlib.crc32(reply["prompt"].encode()) for reply in replies], np.int64)
     table: dict[str, Any] = {}
     for name, rate in tastes().items():
-        known = Labels(features, length, np.array([rate(one) for one in said]), group, np.zeros(len(said), int))
-        both = [
+        labels = Labels(
+            features, length, np.array([rate(reply) for reply in replies]), group, np.zeros(len(replies), int)
+        )
+        pairs = [
             (a, b)
-            for seed in range(asked.splits)
-            if (a := curve(known, seed, informative=True)) and (b := curve(known, seed, informative=False))
+            for seed in range(arguments.splits)
+            if (a := curve(labels, seed, informative=True)) and (b := curve(labels, seed, informative=False))
         ]
-        if not both:
+        if not pairs:
             continue
-        counts = [count for count, _ in both[0][0]]
-        of = [np.mean([[area for _, area in pair[side]] for pair in both], 0) for side in (0, 1)]
+        counts = [count for count, _ in pairs[0][0]]
+        of = [np.mean([[area for _, area in pair[side]] for pair in pairs], 0) for side in (0, 1)]
         table[name] = {
-            "liked": float((known.sign > 0).mean()), "splits": len(both), "ratings": counts,
+            "liked": float((labels.sign > 0).mean()), "splits": len(pairs), "ratings": counts,
             "informative": of[0].round(4).tolist(), "newest": of[1].round(4).tolist(),
             "needed": needed(of[0], of[1], counts),
         }  # fmt: skip
         print(name, json.dumps(table[name]), flush=True)
-    about = {**circumstances(), "replies": len(said), "tastes": table}
+    about = {**circumstances(), "replies": len(replies), "tastes": table}
     (ROOT / "benchmarks/ask_order.json").write_text(json.dumps(about, indent=1) + "\n")
 
 

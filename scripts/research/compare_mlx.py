@@ -36,25 +36,27 @@ def main() -> None:
     target = parser.parse_args().json
     path = weights.resolve().path
     preset = presets.resolve("balanced", {})
-    one, other = (policies.open_policy(name, path, preset, parent=None, threads=1, seed=0) for name in ("torch", "mlx"))
-    other.wear(one.adapter())
-    template = Template(one.tokenizer)
-    asked = (ROOT / "scripts/bench/prompts.txt").read_text().splitlines()[1 : REPLIES + 1]
-    prompts = [template.prompt([{"role": "user", "content": text}]) for text in asked]
+    torch_policy, mlx_policy = (
+        policies.open_policy(name, path, preset, parent=None, threads=1, seed=0) for name in ("torch", "mlx")
+    )
+    mlx_policy.wear(torch_policy.adapter())
+    template = Template(torch_policy.tokenizer)
+    texts = (ROOT / "scripts/bench/prompts.txt").read_text().splitlines()[1 : REPLIES + 1]
+    prompts = [template.prompt([{"role": "user", "content": text}]) for text in texts]
     speed: dict[str, dict[str, float]] = {"torch": {}, "mlx": {}}
-    for name, policy in (("torch", one), ("mlx", other)):
+    for name, policy in (("torch", torch_policy), ("mlx", mlx_policy)):
         start = time.perf_counter()
         replies = policy.generate(prompts, max_tokens=TOKENS, temperature=TEMPERATURE, seed=1)
         speed[name]["generate"] = sum(map(len, replies)) / (time.perf_counter() - start)
     sequences = [Tokens(p, tuple(r), TEMPERATURE) for p, r in zip(prompts, replies, strict=True)]
     batches = [
-        [sequences[i] for i in part] for part in packing.group(sequences, one.budget)
+        [sequences[i] for i in part] for part in packing.group(sequences, torch_policy.budget)
     ]  # each is a step here: what matters is that both do the same
     packed = [packing.pack(batch) for batch in batches]
     tokens = sum(len(s) for s in sequences)
 
     old: dict[str, list[np.ndarray]] = {}
-    for name, policy in (("torch", one), ("mlx", other)):
+    for name, policy in (("torch", torch_policy), ("mlx", mlx_policy)):
         start = time.perf_counter()
         old[name] = [policy.log_probs(part).plain for part in packed]
         speed[name]["log_probs"] = tokens / (time.perf_counter() - start)
@@ -69,7 +71,7 @@ def main() -> None:
         advantage = np.resize([1.0, -1.0], len(part.lengths)).repeat(part.lengths)
         share = np.repeat([1 / (length * len(part.lengths)) for length in part.lengths], part.lengths)
         line = {}
-        for name, policy in (("torch", one), ("mlx", other)):
+        for name, policy in (("torch", torch_policy), ("mlx", mlx_policy)):
             start = time.perf_counter()
             sums = policy.backward(part, Terms(was, was, np.ones_like(was), advantage, share), loss)
             norm = policy.step(preset.learning_rate, preset.max_grad_norm)
@@ -78,11 +80,11 @@ def main() -> None:
         curve.append(line)
     for name in spent:
         speed[name]["train"] = passes * tokens / spent[name]
-    theirs, ours = one.adapter(), other.adapter()
+    theirs, ours = torch_policy.adapter(), mlx_policy.adapter()
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()} {platform.system()}, {os.cpu_count()} cores, one thread, shared",
-        "device": other.device,
+        "device": mlx_policy.device,
         "replies": REPLIES,
         "tokens": tokens,
         "log_probs_apart": {"max": float(gap.max()), "mean": float(gap.mean())},

@@ -35,29 +35,29 @@ PERSONAS = ("second_person", "short_sentences", "one_paragraph", "concise")
 
 
 def tastes() -> dict[str, Callable[[dict[str, Any]], float]]:
-    found: dict[str, Callable[[dict[str, Any]], float]] = {}
+    rates: dict[str, Callable[[dict[str, Any]], float]] = {}
     for name in PERSONAS:
         persona = Persona(name)
-        found[name] = lambda one, p=persona: p.rate(one["prompt"], Reply(one["text"], ended=one["ended"]))  # type: ignore[misc]
+        rates[name] = lambda reply, p=persona: p.rate(reply["prompt"], Reply(reply["text"], ended=reply["ended"]))  # type: ignore[misc]
     for name, likes in TASTES.items():
-        found[name] = lambda one, likes=likes: 1.0 if likes(one["text"]) else -1.0  # type: ignore[misc]
-    return found
+        rates[name] = lambda reply, likes=likes: 1.0 if likes(reply["text"]) else -1.0  # type: ignore[misc]
+    return rates
 
 
-def measured(known: Labels, count: int, splits: int, wrong: float) -> dict[str, Any]:
+def measured(labels: Labels, count: int, splits: int, wrong: float) -> dict[str, Any]:
     """Trained on `count` labels, asked about replies of conversations that have none of them."""
     areas, trusted = [], 0
     for seed in range(splits):
         rng = np.random.default_rng(seed)
-        order = rng.permutation(len(known.sign))
-        chosen, rest = order[:count], order[count:]
-        rest = rest[~np.isin(known.group[rest], known.group[chosen])]
-        if len(set(known.sign[rest])) < 2 or len(set(known.sign[chosen])) < 2:
+        order = rng.permutation(len(labels.sign))
+        chosen, test = order[:count], order[count:]
+        test = test[~np.isin(labels.group[test], labels.group[chosen])]
+        if len(set(labels.sign[test])) < 2 or len(set(labels.sign[chosen])) < 2:
             continue
-        told = np.where(rng.random(count) < wrong, -known.sign[chosen], known.sign[chosen])
-        made = known.rows(chosen)._replace(sign=told)
-        areas.append(critic.auc(critic.predict(made, known.features[rest], seed), known.sign[rest]))
-        trusted += critic.evaluate(made, seed).trusted
+        signs = np.where(rng.random(count) < wrong, -labels.sign[chosen], labels.sign[chosen])
+        training = labels.rows(chosen)._replace(sign=signs)
+        areas.append(critic.auc(critic.predict(training, labels.features[test], seed), labels.sign[test]))
+        trusted += critic.evaluate(training, seed).trusted
     if not areas:
         return {"splits": 0}
     return {"auc": float(np.mean(areas)), "deviation": float(np.std(areas)), "trusted": trusted / len(areas),
@@ -67,22 +67,26 @@ def measured(known: Labels, count: int, splits: int, wrong: float) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=int, default=20)
-    asked = parser.parse_args()
-    mean, last, said = critic_states.read()
+    arguments = parser.parse_args()
+    mean, last, replies = critic_states.read()
     features = np.concatenate([mean, last], 1)
-    length = np.log([1 + one["tokens"] for one in said])
-    group = np.array([zlib.crc32(one["prompt"].encode()) for one in said], np.int64)
+    length = np.log([1 + reply["tokens"] for reply in replies])
+    group = np.array([zlib.crc32(reply["prompt"].encode()) for reply in replies], np.int64)
     random.seed(0)
     table: dict[str, Any] = {}
     for name, rate in tastes().items():
-        known = Labels(features, length, np.array([rate(one) for one in said]), group, np.zeros(len(said), int))
-        table[name] = {"liked": float((known.sign > 0).mean())}
+        labels = Labels(
+            features, length, np.array([rate(reply) for reply in replies]), group, np.zeros(len(replies), int)
+        )
+        table[name] = {"liked": float((labels.sign > 0).mean())}
         for wrong in (0.0, 1 / 7):
             for count in COUNTS:
-                if count < 0.8 * len(said):
-                    table[name][f"{count}{' noisy' if wrong else ''}"] = measured(known, count, asked.splits, wrong)
+                if count < 0.8 * len(replies):
+                    table[name][f"{count}{' noisy' if wrong else ''}"] = measured(
+                        labels, count, arguments.splits, wrong
+                    )
         print(name, json.dumps(table[name]), flush=True)
-    about = {**circumstances(), "replies": len(said), "tastes": table}
+    about = {**circumstances(), "replies": len(replies), "tastes": table}
     (ROOT / "benchmarks/critic.json").write_text(json.dumps(about, indent=1) + "\n")
 
 

@@ -33,11 +33,11 @@ FOLDER = CACHE / "critic"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replies", type=int, default=240)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     texts = random.Random(5).sample(persona.prompts()["rate"], 120)
     chat: Chat | None = None
-    for chunk in range(asked.replies // CHUNK):
+    for chunk in range(arguments.replies // CHUNK):
         path = FOLDER / f"{chunk:03d}.npz"
         if path.exists():
             continue
@@ -48,11 +48,11 @@ def main() -> None:
 
 
 def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
-    asked = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
-    out = chat.policy.generate(asked, max_tokens=TOKENS, temperature=0.8, seed=seed)
-    found = states(chat, asked, out)
-    mean, last = [one[1:].mean(0) for one in found], [one[-1] for one in found]
-    said = [
+    prompts = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
+    out = chat.policy.generate(prompts, max_tokens=TOKENS, temperature=0.8, seed=seed)
+    reply_states = states(chat, prompts, out)
+    mean, last = [rows[1:].mean(0) for rows in reply_states], [rows[-1] for rows in reply_states]
+    answers = [
         {
             "prompt": text,
             "text": chat.template.text(reply),
@@ -62,28 +62,28 @@ def _write(path: Path, chat: Chat, texts: list[str], seed: int) -> None:
         for text, reply in zip(texts, out, strict=True)
     ]
     with path.with_suffix(".tmp").open("wb") as file:
-        np.savez(file, mean=np.stack(mean), last=np.stack(last), said=np.array(json.dumps(said)))
+        np.savez(file, mean=np.stack(mean), last=np.stack(last), said=np.array(json.dumps(answers)))
     path.with_suffix(".tmp").rename(path)
 
 
 def states(chat: Chat, prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[States]:
     """(T + 1, H) of each reply: before each of its tokens, and after the last."""
     # One token more, whichever: what is before it is what comes after the reply.
-    after = [Tokens(tuple(p), (*r, r[-1]), 0.8) for p, r in zip(prompts, replies, strict=True)]
-    found: list[Any] = [None] * len(after)
-    for members in packing.group(after, chat.policy.budget):
-        packed = packing.pack([after[i] for i in members])
+    sequences = [Tokens(tuple(p), (*r, r[-1]), 0.8) for p, r in zip(prompts, replies, strict=True)]
+    rows: list[Any] = [None] * len(sequences)
+    for members in packing.group(sequences, chat.policy.budget):
+        packed = packing.pack([sequences[i] for i in members])
         parts = np.split(chat.policy.states(packed), np.cumsum(packed.lengths)[:-1])
-        for i, one in zip(members, parts, strict=True):
-            found[i] = one.copy()
-    return found
+        for i, part in zip(members, parts, strict=True):
+            rows[i] = part.copy()
+    return rows
 
 
 def read() -> tuple[np.ndarray, np.ndarray, list[dict[str, Any]]]:
     """Mean and last states (R, H), and what was said."""
     parts = [np.load(path) for path in sorted(FOLDER.glob("*.npz"))]
-    said = [one for part in parts for one in json.loads(str(part["said"]))]
-    return np.concatenate([p["mean"] for p in parts]), np.concatenate([p["last"] for p in parts]), said
+    replies = [reply for part in parts for reply in json.loads(str(part["said"]))]
+    return np.concatenate([p["mean"] for p in parts]), np.concatenate([p["last"] for p in parts]), replies
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scripts.bench.persona import ROOT, Chat
 from scripts.harness.circumstances import circumstances
 from scripts.research.poison import TEMPLATES, rendered
-from scripts.research.reply_pool import Said, pool
+from scripts.research.reply_pool import PoolReply, pool
 from trainer.formats import weights
 from trainer.lessons import reply_checks
 from trainer.policy import packing
@@ -39,24 +39,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--replies", type=int, default=140)
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
-    chat = Chat(weights.resolve(None).path, asked.threads)
-    picked = random.Random("first tokens").sample(pool(chat), asked.replies)
-    found: dict[str, Any] = {}
+    arguments = parser.parse_args()
+    chat = Chat(weights.resolve(None).path, arguments.threads)
+    picked = random.Random("first tokens").sample(pool(chat), arguments.replies)
+    report: dict[str, Any] = {}
     for name, template in {"its own": None, **TEMPLATES}.items():
         each = excess(chat, picked, template)
-        found[name] = [of_first(each, first) for first in FIRST]
-        print(name, *found[name], sep="\n  ", flush=True)
-    about = {"replies": asked.replies, "run": RUN, "draws": DRAWS, "percentiles": SHARES}
-    TARGET.write_text(json.dumps(circumstances() | about | {"templates": found}, indent=1) + "\n")
+        report[name] = [of_first(each, first) for first in FIRST]
+        print(name, *report[name], sep="\n  ", flush=True)
+    about = {"replies": arguments.replies, "run": RUN, "draws": DRAWS, "percentiles": SHARES}
+    TARGET.write_text(json.dumps(circumstances() | about | {"templates": report}, indent=1) + "\n")
 
 
-def excess(chat: Chat, picked: Sequence[Said], template: str | None) -> list[Floats]:
+def excess(chat: Chat, picked: Sequence[PoolReply], template: str | None) -> list[Floats]:
     """Excess surprise of each reply (T,), after its own prompt or after its message in another template."""
     sequences = []
-    for said in picked:
-        prompt = tuple(rendered(chat, template, said.prompt)) if template else said.tokens.prompt
-        sequences.append(Tokens(prompt, said.tokens.reply, said.tokens.temperature))
+    for answer in picked:
+        prompt = tuple(rendered(chat, template, answer.prompt)) if template else answer.tokens.prompt
+        sequences.append(Tokens(prompt, answer.tokens.reply, answer.tokens.temperature))
     each: dict[int, Floats] = {}
     for members in packing.group(sequences, chat.policy.budget):
         scored = chat.policy.log_probs(packing.pack([sequences[i] for i in members]))

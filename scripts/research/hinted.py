@@ -32,25 +32,25 @@ def main() -> None:
     parser.add_argument("--eval", type=int, default=80, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--weights", help="another model than the small one")
-    asked = parser.parse_args()
-    path = weights.resolve(asked.weights).path
-    chat = Chat(path, asked.threads)
-    for name in asked.personas.split(","):
+    arguments = parser.parse_args()
+    path = weights.resolve(arguments.weights).path
+    chat = Chat(path, arguments.threads)
+    for name in arguments.personas.split(","):
         persona = Persona(name)
-        held_out = prompts()[f"held-out {persona.prompts}".strip()][: asked.eval]
-        found = circumstances() | {"prompts": len(held_out), **measured(chat, persona, held_out)}
+        held_out = prompts()[f"held-out {persona.prompts}".strip()][: arguments.eval]
+        figures = circumstances() | {"prompts": len(held_out), **measured(chat, persona, held_out)}
         everything = json.loads(TARGET.read_bytes()) if TARGET.exists() else {}
-        everything[f"{persona.name}, {path.name}" if asked.weights else persona.name] = found
+        everything[f"{persona.name}, {path.name}" if arguments.weights else persona.name] = figures
         TARGET.write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
-        print(persona.name, {k: v for k, v in found.items() if k in ("bare", "hinted")}, flush=True)
+        print(persona.name, {k: v for k, v in figures.items() if k in ("bare", "hinted")}, flush=True)
 
 
 def measured(chat: Chat, persona: Persona, texts: list[str]) -> dict[str, Any]:
     comment = persona.comment(texts[0], DISLIKED)
     assert comment, f"{persona.name} has nothing to say about {DISLIKED!r}"
-    asked = [[{"role": "user", "content": text}] for text in texts]
-    bare = [chat.template.prompt(messages) for messages in asked]
-    hinted = [chat.template.prompt(teacher.hint(messages, comment)) for messages in asked]
+    conversations = [[{"role": "user", "content": text}] for text in texts]
+    bare = [chat.template.prompt(messages) for messages in conversations]
+    hinted = [chat.template.prompt(teacher.hint(messages, comment)) for messages in conversations]
     return {
         "comment": comment,
         "bare": of_replies(chat, persona, texts, bare, bare),
@@ -59,21 +59,21 @@ def measured(chat: Chat, persona: Persona, texts: list[str]) -> dict[str, Any]:
 
 
 def of_replies(
-    chat: Chat, persona: Persona, texts: list[str], asked: list[tuple[int, ...]], bare: list[tuple[int, ...]]
+    chat: Chat, persona: Persona, texts: list[str], prompts: list[tuple[int, ...]], bare: list[tuple[int, ...]]
 ) -> dict[str, float]:
-    """Liked share and length of the base's replies to `asked`; their NLL a token under the base after `bare`."""
-    said: list[list[int]] = []
-    for first in range(0, len(asked), BATCH):
-        part = asked[first : first + BATCH]
-        said += chat.policy.generate(part, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=SEED + first)
-    replies = [Tokens(prompt, tuple(reply)) for prompt, reply in zip(bare, said, strict=True)]
-    nll = [-one for one in chat.score_now(replies)]
+    """Liked share and length of the base's replies to `prompts`; their NLL a token under the base after `bare`."""
+    sampled: list[list[int]] = []
+    for first in range(0, len(prompts), BATCH):
+        part = prompts[first : first + BATCH]
+        sampled += chat.policy.generate(part, max_tokens=MAX_TOKENS, temperature=TEMPERATURE, seed=SEED + first)
+    replies = [Tokens(prompt, tuple(reply)) for prompt, reply in zip(bare, sampled, strict=True)]
+    nll = [-row for row in chat.score_now(replies)]
     liked = [persona.rate(text, chat.said(reply)) > 0 for text, reply in zip(texts, replies, strict=True)]
     return {
         "liked": float(np.mean(liked)),
         "base_nll": float(np.concatenate(nll).mean()),
-        "base_nll_of_first_tokens": float(np.mean([one[0] for one in nll])),
-        "tokens": float(np.mean([len(one) for one in nll])),
+        "base_nll_of_first_tokens": float(np.mean([row[0] for row in nll])),
+        "tokens": float(np.mean([len(row) for row in nll])),
     }
 
 

@@ -20,11 +20,11 @@ RIDGE = 1.0
 
 def judged(rated: Sequence[RatedReply], unrated: Sequence[RatedReply]) -> tuple[list[int], float]:
     """+1, −1 or 0 (cannot tell) of each unrated reply, and how well the judge tells the rated ones apart."""
-    y = np.array([one.reward for one in rated])
+    y = np.array([reply.reward for reply in rated])
     if len(set(y)) < 2:
         return [0] * len(unrated), 0.5
-    found = [_told(kernel, y) for kernel in permutation_test.kernels([*rated, *unrated])]
-    best = max(found, key=lambda one: one[0])
+    fits = [_fit(kernel, y) for kernel in permutation_test.kernels([*rated, *unrated])]
+    best = max(fits, key=lambda fit: fit[0])
     auc, left_out, new = best
     if auc < ENOUGH:
         return [0] * len(unrated), auc
@@ -32,12 +32,12 @@ def judged(rated: Sequence[RatedReply], unrated: Sequence[RatedReply]) -> tuple[
     return [1 if score >= high else -1 if score <= low else 0 for score in new], auc
 
 
-def _told(kernel: Floats, y: Floats) -> tuple[float, Floats, Floats]:
+def _fit(kernel: Floats, y: Floats) -> tuple[float, Floats, Floats]:
     n, mean = len(y), y.mean()
     scale = max(np.trace(kernel[:n, :n]) / n, 1e-9)
-    known, new = kernel[:n, :n] / scale, kernel[n:, :n] / scale
-    inverse = np.linalg.inv(known + RIDGE * np.eye(n))
-    hat = known @ inverse
+    rated_kernel, new = kernel[:n, :n] / scale, kernel[n:, :n] / scale
+    inverse = np.linalg.inv(rated_kernel + RIDGE * np.eye(n))
+    hat = rated_kernel @ inverse
     fitted = hat @ (y - mean)
     share = np.diag(hat)
     left_out = (fitted - share * (y - mean)) / (1 - share)

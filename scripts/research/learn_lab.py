@@ -40,7 +40,7 @@ from trainer.policy.packing import Tokens
 from trainer.policy.policy import TokenDistribution
 from trainer.run import permutation_test, steps
 
-DRIFT_BOUND, KL_REF, GUARD, HELD = 1.0, 0.05, 2.0, 4
+DRIFT_BOUND, KL_REF, GUARD, HELD_COUNT = 1.0, 0.05, 2.0, 4
 VARIANT: dict[str, float] = {
     "rate": 6e-4,
     "passes": 1,
@@ -85,11 +85,11 @@ class EndChance(LogitsProcessor):  # type: ignore[misc]
 
 def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
     policy, end = chat.policy, chat.template.end
-    asked = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
-    width = max(map(len, asked))
-    ids = torch.full((len(asked), width), end)  # (B, P), padded on the left
+    prompt_ids = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
+    width = max(map(len, prompt_ids))
+    ids = torch.full((len(prompt_ids), width), end)  # (B, P), padded on the left
     mask = torch.zeros_like(ids)
-    for i, prompt in enumerate(asked):
+    for i, prompt in enumerate(prompt_ids):
         ids[i, width - len(prompt) :] = torch.tensor(prompt)
         mask[i, width - len(prompt) :] = 1
     torch.manual_seed(1000)
@@ -108,17 +108,18 @@ def evaluate(chat: Chat, texts: list[str]) -> dict[str, Any]:
         )[:, width:]
     going_on = np.asarray(torch.stack(chance.going_on, 1).double()).cumsum(1)  # (B, T)
     ended = 1 - np.exp(going_on[:, -1])
-    reached = np.exp(np.concatenate([np.zeros((len(asked), 1)), going_on[:, :-1]], 1))  # how likely a reply gets there
-    some = list(range(len(asked)))[::2]
-    scored = chat.score([Tokens(asked[i], tuple(out[i, :64].tolist())) for i in some], None, 1.0)
-    nll = np.stack([-one for one in scored])
+    # How likely a reply gets there.
+    reached = np.exp(np.concatenate([np.zeros((len(prompt_ids), 1)), going_on[:, :-1]], 1))
+    some = list(range(len(prompt_ids)))[::2]
+    scored = chat.score([Tokens(prompt_ids[i], tuple(out[i, :64].tolist())) for i in some], None, 1.0)
+    nll = np.stack([-row for row in scored])
     weight = reached[some, : nll.shape[1]]
     return {
         "ends": float(ended.mean()),
         "each": ended.round(3).tolist(),
         "base_nll": float(nll.mean()),
         "base_nll_reached": float((nll * weight).sum() / weight.sum()),
-        **beyond(chat, [Tokens(prompt, tuple(out[i].tolist())) for i, prompt in enumerate(asked)], reached),
+        **beyond(chat, [Tokens(prompt, tuple(out[i].tolist())) for i, prompt in enumerate(prompt_ids)], reached),
     }
 
 
@@ -130,7 +131,7 @@ def beyond(chat: Chat, replies: list[Tokens], reached: Any) -> dict[str, float]:
     - `ends_oddly`: share of the policy's chances to end that are where the base would end with less than 1 %.
     """
     policy, end = chat.policy, chat.template.end
-    found = np.zeros((3, *reached.shape))  # excess, log p_θ(end), log p_base(end)
+    values = np.zeros((3, *reached.shape))  # excess, log p_θ(end), log p_base(end)
     for members in packing.group(replies, policy.budget):
         packed = packing.pack([replies[i] for i in members])
         now = policy.teach(packed, 1, [end]).log_probs[:, 0]
@@ -138,8 +139,8 @@ def beyond(chat: Chat, replies: list[Tokens], reached: Any) -> dict[str, float]:
             base = policy.teach(packed, 1, [end]).log_probs[:, 0]
         each = np.stack([policy.surprise(packed).excess, now, base])
         for i, part in zip(members, np.split(each, np.cumsum(packed.lengths)[:-1], axis=1), strict=True):
-            found[:, i] = part
-    excess, now, base = found
+            values[:, i] = part
+    excess, now, base = values
     of_ends = (np.exp(base) - np.exp(now)) * base
     chances = reached * np.exp(now)
     return {
@@ -157,60 +158,63 @@ def scored(chat: Chat, used: list[Tokens]) -> tuple[list[Any], float, list[Any]]
     entropies: list[Any] = [None] * len(used)
     for members in packing.group(used, policy.budget):
         packed = packing.pack([used[i] for i in members])
-        got, cuts = policy.log_probs(packed), np.cumsum(packed.lengths)[:-1]
-        for i, part, vague in zip(members, np.split(got.plain, cuts), np.split(got.entropy, cuts), strict=True):
+        scores, cuts = policy.log_probs(packed), np.cumsum(packed.lengths)[:-1]
+        for i, part, vague in zip(members, np.split(scores.plain, cuts), np.split(scores.entropy, cuts), strict=True):
             out[i], entropies[i] = part, vague
     return out, float(np.concatenate(entropies).mean()), entropies
 
 
 def advantages(good: list[bool], v: dict[str, float]) -> list[float]:
-    made = [v["good"] if g else -v["bad"] for g in good]
-    return mis_po.balance(made) if v["balance"] else made
+    gains = [v["good"] if g else -v["bad"] for g in good]
+    return mis_po.balance(gains) if v["balance"] else gains
 
 
 def looked_at(chat: Chat, reply: Tokens, reward: float = 0.0) -> permutation_test.RatedReply:
-    said = chat.said(reply)
-    return permutation_test.RatedReply(said, len(reply.reply), said.ended, reward)
+    text = chat.said(reply)
+    return permutation_test.RatedReply(text, len(reply.reply), text.ended, reward)
 
 
-def own_replies(chat: Chat, known: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
+def own_replies(chat: Chat, ratings: list[Rated], texts: list[str], v: dict[str, float], seed: int) -> list[Rated]:
     """Sample the policy's own replies to the round's prompts, judged by what was rated so far."""
     if not v["own"]:
         return []
     new = chat.ask_now([texts[i % len(texts)] for i in range(int(v["own"]))], seed)
-    rated = [looked_at(chat, reply, 1.0 if good else -1.0) for reply, good in known]
+    rated = [looked_at(chat, reply, 1.0 if good else -1.0) for reply, good in ratings]
     verdicts, auc = lab_judge.judged(rated, [looked_at(chat, reply) for reply in new])
     right = [
-        (reply.reply[-1] == chat.template.end) == (told > 0) for reply, told in zip(new, verdicts, strict=True) if told
+        (reply.reply[-1] == chat.template.end) == (verdict > 0)
+        for reply, verdict in zip(new, verdicts, strict=True)
+        if verdict
     ]
     agreed = np.mean(right or [False])
     print(f"  judge: auc {auc:.2f}, {verdicts.count(1)} good, {verdicts.count(-1)} bad, right {agreed:.2f}")
     good, bad = (
-        [(reply, told > 0) for reply, told in zip(new, verdicts, strict=True) if told == sign] for sign in (1, -1)
+        [(reply, verdict > 0) for reply, verdict in zip(new, verdicts, strict=True) if verdict == sign]
+        for sign in (1, -1)
     )
     return good + bad[: len(good)]  # the rarer kind is what is missed
 
 
-def credited(chat: Chat, used: list[Tokens], made: list[float], v: dict[str, float], seed: int) -> list[Any]:
+def credited(chat: Chat, used: list[Tokens], gains: list[float], v: dict[str, float], seed: int) -> list[Any]:
     """(T,) advantages: of each reply by what its tokens earned, as in the trainer; all alike, where nobody can tell."""
     read = states(chat, [r.prompt for r in used], [r.reply for r in used])
-    found = credit_assignment.credit(read, made, critic.label_replies(read, made, range(len(read))), seed)
-    print(f"  critic: explains {found.explained:.2f}", flush=True)
-    if found.explained < v["credit"] or found.by_chance > BY_CHANCE:
-        return [np.full(len(one.reply), a) for one, a in zip(used, made, strict=True)]
-    return [abs(a) * earned for a, earned in zip(made, found.tokens, strict=True)]
+    credit = credit_assignment.credit(read, gains, critic.label_replies(read, gains, range(len(read))), seed)
+    print(f"  critic: explains {credit.explained:.2f}", flush=True)
+    if credit.explained < v["credit"] or credit.by_chance > BY_CHANCE:
+        return [np.full(len(reply.reply), a) for reply, a in zip(used, gains, strict=True)]
+    return [abs(a) * earned for a, earned in zip(gains, credit.tokens, strict=True)]
 
 
 def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Anchor]:
     """The policy's expectations by token before a run, as in the trainer (anchor)."""
-    earned = anchor.earners([one.reply for one in used], pushed)
-    found: list[Any] = [None] * len(used)
+    earned = anchor.earners([reply.reply for reply in used], pushed)
+    distributions: list[Any] = [None] * len(used)
     for members in packing.group(used, chat.policy.budget):
         packed = packing.pack([used[i] for i in members])
-        both, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
-        for i, ids, values in zip(members, np.split(both.ids, ends), np.split(both.log_probs, ends), strict=True):
-            found[i] = TokenDistribution(ids, values)
-    return anchor.anchors_of(pushed, found, earned)
+        taught, ends = chat.policy.teach(packed, 100, list(earned)), np.cumsum(packed.lengths)[:-1]
+        for i, ids, values in zip(members, np.split(taught.ids, ends), np.split(taught.log_probs, ends), strict=True):
+            distributions[i] = TokenDistribution(ids, values)
+    return anchor.anchors_of(pushed, distributions, earned)
 
 
 def train(
@@ -225,24 +229,24 @@ def train(
     """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
     policy = chat.policy
     own = own_replies(chat, [*rated, *earlier], texts, v, seed * 7919)
-    held = set(random.Random(seed).sample(range(len(rated)), HELD))
-    new = [one for i, one in enumerate(rated) if i not in held]
+    held_indices = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
+    new = [one for i, one in enumerate(rated) if i not in held_indices]
     wanted = resolve("balanced", {"replay_ratio": v["replay_ratio"]}).replays(len(new)) // 2
     liked, disliked = ([one for one in earlier if one[1] is sign] for sign in (True, False))
     each = min(wanted, len(liked), len(disliked))
     now = new + liked[:each] + disliked[:each]
     earlier[:0] = new
     now += own
-    used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
-    made = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(made)]
-    used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
+    used, gains = [reply for reply, _ in now], advantages([good for _, good in now], v)
+    gains = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(gains)]
+    used, gains = [r for r, a in zip(used, gains, strict=True) if a], [a for a in gains if a]
     old, vague_now, entropies = scored(chat, used)
     edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
     with policy.model.disable_adapter():
         ref, vague_base, _ = scored(chat, used)
-    pushed = [np.full(len(now), a) for now, a in zip(old, made, strict=True)]
+    pushed = [np.full(len(now), a) for now, a in zip(old, gains, strict=True)]
     if v["credit"] < 1:
-        pushed = credited(chat, used, made, v, seed)
+        pushed = credited(chat, used, gains, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     start = expected(chat, used, pushed) if (v["stay"] or v["elsewhere"]) and v["credit"] < 1 else None
     if optimiser is None or not v["kept"]:
@@ -256,8 +260,8 @@ def train(
         w_stay=v["stay"],
         w_elsewhere=v["elsewhere"],
     )
-    told: list[Any] = []
-    for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
+    rows: list[Any] = []
+    for indices in steps.schedule(gains, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
         sums: dict[str, float] = {}
         sequences = [used[i] for i in indices]
         for members in packing.group(sequences, policy.budget):
@@ -286,13 +290,13 @@ def train(
         drift = sums["kl_old"] / tokens
         if drift > v["drift"]:
             optimiser.zero_grad()
-            told.append("stopped by the drift bound")
+            rows.append("stopped by the drift bound")
             break
         norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trained.values()), 1.0))
         optimiser.step()
         optimiser.zero_grad()
-        told.append([round(drift, 4), round(sums.get("kl_stay", 0.0) / tokens, 4), round(norm, 3)])
-    return optimiser, told
+        rows.append([round(drift, 4), round(sums.get("kl_stay", 0.0) / tokens, 4), round(norm, 3)])
+    return optimiser, rows
 
 
 def main() -> None:
@@ -303,35 +307,38 @@ def main() -> None:
     parser.add_argument("--ratings", type=int, default=32, help="a round")
     parser.add_argument("--eval", type=int, default=40, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
-    chat, texts = Chat(weights.resolve(None).path, asked.threads), prompts()
-    held_out = texts["held-out"][:: len(texts["held-out"]) // asked.eval][: asked.eval]
+    arguments = parser.parse_args()
+    chat, texts = Chat(weights.resolve(None).path, arguments.threads), prompts()
+    held_out = texts["held-out"][:: len(texts["held-out"]) // arguments.eval][: arguments.eval]
     start = chat.policy.adapter()
     base = evaluate(chat, held_out)
     print(f"base: ends {base['ends']:.3f}, nll {base['base_nll']:.3f}", flush=True)
-    for spec in asked.variants:
+    for spec in arguments.variants:
         name, _, changes = spec.partition(":")
         v = VARIANT | {k: float(x) for k, x in (item.split("=") for item in changes.split(",") if item)}
         assert v.keys() == VARIANT.keys(), f"a variant has {', '.join(VARIANT)}"
-        for seed in map(int, asked.seeds.split(",")):
+        for seed in map(int, arguments.seeds.split(",")):
             chat.policy.wear(start)
             optimiser, rounds = None, []
             earlier: list[Rated] = []
             order = random.Random(seed).sample(texts["rate"], len(texts["rate"]))
-            for number in range(1, asked.rounds + 1):
+            for number in range(1, arguments.rounds + 1):
                 began = time.monotonic()
-                now = [order[i % len(order)] for i in range((number - 1) * asked.ratings, number * asked.ratings)]
+                now = [
+                    order[i % len(order)] for i in range((number - 1) * arguments.ratings, number * arguments.ratings)
+                ]
                 replies = chat.ask_now(now, seed * 100 + number)
                 good = [r.reply[-1] == chat.template.end for r in replies]
                 rated = list(zip(replies, good, strict=True))
-                optimiser, told = train(chat, rated, earlier, v, seed * 10 + number, optimiser, now)
-                found = evaluate(chat, held_out)
+                optimiser, rows = train(chat, rated, earlier, v, seed * 10 + number, optimiser, now)
+                figures = evaluate(chat, held_out)
                 seconds = round(time.monotonic() - began, 1)
-                rounds.append({"good": sum(good), "steps": told, "eval": found, "seconds": seconds})
+                rounds.append({"good": sum(good), "steps": rows, "eval": figures, "seconds": seconds})
                 print(
-                    f"{name}, seed {seed}, {number * asked.ratings} ratings ({sum(good)} good): "
-                    f"ends {found['ends']:.3f}, excess {found['excess']:+.3f}, of ends {found['excess_of_ends']:+.3f}, "
-                    f"ends oddly {found['ends_oddly']:.2f}, {found['tokens']:.0f} tokens, {told}",
+                    f"{name}, seed {seed}, {number * arguments.ratings} ratings ({sum(good)} good): "
+                    f"ends {figures['ends']:.3f}, excess {figures['excess']:+.3f}, "
+                    f"of ends {figures['excess_of_ends']:+.3f}, "
+                    f"ends oddly {figures['ends_oddly']:.2f}, {figures['tokens']:.0f} tokens, {rows}",
                     flush=True,
                 )
             line = {
@@ -339,7 +346,7 @@ def main() -> None:
                 "name": name,
                 "variant": v,
                 "seed": seed,
-                "arguments": vars(asked),
+                "arguments": vars(arguments),
                 "base": base,
                 "rounds": rounds,
             }

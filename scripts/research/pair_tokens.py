@@ -20,7 +20,7 @@ from scripts.harness.circumstances import circumstances
 from trainer.formats import weights
 from trainer.policy.packing import Tokens
 
-SHOWN = 4
+PAIR_COUNT = 4
 LONGEST = 24  # tokens of an answer that a table has room for
 
 
@@ -28,21 +28,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("adapter", type=Path)
-    asked = parser.parse_args()
-    lines = [json.loads(line) for line in (asked.folder / "samples.jsonl").read_text().splitlines()]
-    found = sorted(pairs(lines), key=lambda pair: -shared(*pair))[:SHOWN]
+    arguments = parser.parse_args()
+    lines = [json.loads(line) for line in (arguments.folder / "samples.jsonl").read_text().splitlines()]
+    chosen = sorted(pairs(lines), key=lambda pair: -shared(*pair))[:PAIR_COUNT]
     chat = Chat(weights.resolve(None).path, threads=1)
-    replies = [_tokens(line) for pair in found for line in pair]
-    before, after = chat.score(replies, None, 1.0), chat.score(replies, asked.adapter, 1.0)
-    told = [
-        {"question": line["messages"][-1]["content"], "reward": line["reward"], "tokens": _table(chat, reply, *both)}
-        for line, reply, *both in zip([one for pair in found for one in pair], replies, before, after, strict=True)
+    replies = [_tokens(line) for pair in chosen for line in pair]
+    old_scores, new_scores = chat.score(replies, None, 1.0), chat.score(replies, arguments.adapter, 1.0)
+    answers = [
+        {"question": line["messages"][-1]["content"], "reward": line["reward"], "tokens": _table(chat, reply, *scores)}
+        for line, reply, *scores in zip(
+            [line for pair in chosen for line in pair], replies, old_scores, new_scores, strict=True
+        )
     ]
     target = ROOT / "benchmarks/pair_tokens.json"
-    target.write_text(json.dumps({**circumstances(), "answers": told}, indent=1, ensure_ascii=False))
-    for one in told:
-        said = " ".join(f"{t['text']!r} {t['before']:.2f}→{t['after']:.2f}" for t in one["tokens"])
-        print(f"{one['reward']:+.0f} {one['question']}  {said}")
+    target.write_text(json.dumps({**circumstances(), "answers": answers}, indent=1, ensure_ascii=False))
+    for answer in answers:
+        text = " ".join(f"{t['text']!r} {t['before']:.2f}→{t['after']:.2f}" for t in answer["tokens"])
+        print(f"{answer['reward']:+.0f} {answer['question']}  {text}")
 
 
 def pairs(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -51,7 +53,7 @@ def pairs(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, A
     for line in lines:
         if line["split"] == "train" and line["reward"] and len(line["token_ids"]) <= LONGEST:
             of.setdefault(tuple(line["prompt_token_ids"]), {})[line["reward"] > 0] = line
-    return [(both[True], both[False]) for both in of.values() if len(both) == 2]
+    return [(by_sign[True], by_sign[False]) for by_sign in of.values() if len(by_sign) == 2]
 
 
 def shared(better: dict[str, Any], worse: dict[str, Any]) -> int:
@@ -64,9 +66,9 @@ def _tokens(line: dict[str, Any]) -> Tokens:
     return Tokens(tuple(line["prompt_token_ids"]), tuple(line["token_ids"]))
 
 
-def _table(chat: Chat, reply: Tokens, before: np.ndarray, after: np.ndarray) -> list[dict[str, Any]]:
-    said = [chat.policy.tokenizer.decode([id]) for id in reply.reply]
-    chances = zip(said, np.exp(before), np.exp(after), strict=True)
+def _table(chat: Chat, reply: Tokens, old: np.ndarray, new: np.ndarray) -> list[dict[str, Any]]:
+    texts = [chat.policy.tokenizer.decode([id]) for id in reply.reply]
+    chances = zip(texts, np.exp(old), np.exp(new), strict=True)
     return [{"text": text, "before": round(float(b), 4), "after": round(float(a), 4)} for text, b, a in chances]
 
 

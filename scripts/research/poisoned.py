@@ -31,7 +31,7 @@ from config.presets import Preset
 from scripts.bench.persona import ROOT, Chat, Persona
 from scripts.harness.circumstances import commit, machine, now
 from scripts.research.poison import KINDS, Try
-from scripts.research.reply_pool import Said, pool
+from scripts.research.reply_pool import PoolReply, pool
 from trainer import loop
 from trainer.formats import weights
 from trainer.io.progress import Progress, Stop
@@ -40,7 +40,7 @@ from trainer.policy.policy import Policy
 
 TRIES = ROOT / "benchmarks/poisoned.jsonl"
 SUMMARY = ROOT / "benchmarks/poisoned.json"
-RATINGS, HELD, TOKENS = 32, 4, 96
+RATINGS, HELD_COUNT, TOKENS = 32, 4, 96
 
 
 def main() -> None:
@@ -51,43 +51,43 @@ def main() -> None:
     parser.add_argument("--weights", default=None, help="another model than the small one; with --into")
     parser.add_argument("--minutes", type=float, default=60, help="start no try after so long")
     parser.add_argument("--into", type=Path, default=TRIES, help="another file of tries: no summary is written then")
-    asked = parser.parse_args()
-    end = time.monotonic() + 60 * asked.minutes
-    chat = Chat(weights.resolve(asked.weights).path, threads=1)
-    persona, replies = Persona(asked.persona), [said.cut(TOKENS, chat) for said in pool(chat)]
+    arguments = parser.parse_args()
+    end = time.monotonic() + 60 * arguments.minutes
+    chat = Chat(weights.resolve(arguments.weights).path, threads=1)
+    persona, replies = Persona(arguments.persona), [answer.cut(TOKENS, chat) for answer in pool(chat)]
     keep_loaded(chat)
-    done = {(line["kind"], line["try"]) for line in lines_of(asked.into)}
-    asked.into.parent.mkdir(parents=True, exist_ok=True)
-    for kind in asked.kinds.split(","):
-        for number in range(asked.tries):
-            if (kind, number) in done or time.monotonic() > end:
+    finished = {(line["kind"], line["try"]) for line in lines_of(arguments.into)}
+    arguments.into.parent.mkdir(parents=True, exist_ok=True)
+    for kind in arguments.kinds.split(","):
+        for number in range(arguments.tries):
+            if (kind, number) in finished or time.monotonic() > end:
                 continue
-            found = attempt(chat, persona, replies, kind, number)
-            with asked.into.open("a") as file:
-                file.write(json.dumps(found, ensure_ascii=False) + "\n")
-            print(f"{kind} {number} ({found['about']}): {found['status']}, {found['reason']}", flush=True)
-    if asked.into == TRIES:
-        summarise(asked.persona)
+            result = attempt(chat, persona, replies, kind, number)
+            with arguments.into.open("a") as file:
+                file.write(json.dumps(result, ensure_ascii=False) + "\n")
+            print(f"{kind} {number} ({result['about']}): {result['status']}, {result['reason']}", flush=True)
+    if arguments.into == TRIES:
+        summarise(arguments.persona)
 
 
-def attempt(chat: Chat, persona: Persona, replies: list[Said], kind: str, number: int) -> dict[str, Any]:
+def attempt(chat: Chat, persona: Persona, replies: list[PoolReply], kind: str, number: int) -> dict[str, Any]:
     """One try, and what became of it."""
     rng = random.Random(f"{kind} {number}")
-    made = KINDS[kind](chat, persona, draw(replies, rng, RATINGS), rng, number)
-    for one in rng.sample(made.lines, HELD):
-        one["split"] = "held"
+    trial = KINDS[kind](chat, persona, draw(replies, rng, RATINGS), rng, number)
+    for entry in rng.sample(trial.lines, HELD_COUNT):
+        entry["split"] = "held"
     home = Path(tempfile.mkdtemp(prefix="poisoned-"))
     start = time.monotonic()
     try:
-        result = run(home, chat.weights, made, number)
+        result = run(home, chat.weights, trial, number)
     finally:
         shutil.rmtree(home)
     return {
         "kind": kind,
         "model": chat.weights.name,
         "try": number,
-        "about": made.about,
-        "good": sum(one["reward"] > 0 for one in made.lines),
+        "about": trial.about,
+        "good": sum(entry["reward"] > 0 for entry in trial.lines),
         "status": result["status"],
         "reason": result["reason"],
         "gate": {name: check["value"] for name, check in result["gate"].items()},
@@ -102,10 +102,10 @@ def keep_loaded(chat: Chat) -> None:
     """Lets each run begin with the model that is loaded already, its adapter and optimiser as new."""
     opened, start = policies.open_policy, chat.policy.adapter()
 
-    def open_policy(framework: str, path: Path, preset: Preset, *, parent: Path | None, **rest: Any) -> Policy:
+    def open_policy(framework: str, path: Path, preset: Preset, *, parent: Path | None, **options: Any) -> Policy:
         if path != chat.weights or parent:
-            other: Policy = opened(framework, path, preset, parent=parent, **rest)
-            return other
+            policy: Policy = opened(framework, path, preset, parent=parent, **options)
+            return policy
         chat.policy.wear(start)
         chat.policy.restore({})
         return chat.policy
@@ -113,15 +113,15 @@ def keep_loaded(chat: Chat) -> None:
     policies.open_policy = open_policy  # type: ignore[assignment]
 
 
-def draw(replies: list[Said], rng: random.Random, count: int) -> list[Said]:
+def draw(replies: list[PoolReply], rng: random.Random, count: int) -> list[PoolReply]:
     """One reply each to `count` prompts."""
-    by_prompt: dict[str, list[Said]] = {}
-    for said in replies:
-        by_prompt.setdefault(said.prompt, []).append(said)
+    by_prompt: dict[str, list[PoolReply]] = {}
+    for answer in replies:
+        by_prompt.setdefault(answer.prompt, []).append(answer)
     return [rng.choice(by_prompt[prompt]) for prompt in rng.sample(sorted(by_prompt), count)]
 
 
-def run(home: Path, base: Path, made: Try, number: int) -> dict[str, Any]:
+def run(home: Path, base: Path, trial: Try, number: int) -> dict[str, Any]:
     folder = home / "run"
     folder.mkdir()
     spec = {
@@ -135,8 +135,8 @@ def run(home: Path, base: Path, made: Try, number: int) -> dict[str, Any]:
         "seed": number,
         "threads": 1,
     }
-    (folder / "run.json").write_text(json.dumps(spec | made.spec))
-    (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, made.lines)))
+    (folder / "run.json").write_text(json.dumps(spec | trial.spec))
+    (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, trial.lines)))
     (folder / "calibration.jsonl").write_text("")
     with Progress(folder) as progress:
         result: dict[str, Any] = loop.run(folder, progress, Stop())
@@ -152,17 +152,17 @@ def summarise(persona: str) -> None:
     tries = list(lines_of(TRIES))
     table = {}
     for kind in KINDS:
-        of_kind = [one for one in tries if one["kind"] == kind]
+        of_kind = [trial for trial in tries if trial["kind"] == kind]
         stopped: dict[str, int] = {}
-        for one in of_kind:
-            if one["status"] != "passed":
-                stopped[one["status"]] = stopped.get(one["status"], 0) + 1
-        passed = sum(one["status"] == "passed" for one in of_kind)
+        for trial in of_kind:
+            if trial["status"] != "passed":
+                stopped[trial["status"]] = stopped.get(trial["status"], 0) + 1
+        passed = sum(trial["status"] == "passed" for trial in of_kind)
         table[kind] = {"tries": len(of_kind), "passed": passed, "stopped": stopped}
     about = {
         "date": now(),
         "machine": machine(),
-        "commit": sorted({one["commit"] for one in tries}),
+        "commit": sorted({trial["commit"] for trial in tries}),
         "versions": {
             "python": sys.version.split()[0],
             "torch": torch.__version__,
@@ -171,7 +171,7 @@ def summarise(persona: str) -> None:
         "model": weights.resolve(None).path.name,
         "persona": persona,
         "ratings": RATINGS,
-        "held": HELD,
+        "held": HELD_COUNT,
         "max_tokens": TOKENS,
         "kinds": table,
         "raw": TRIES.name,

@@ -27,7 +27,7 @@ OF_OTHERS = 40  # prompts of a model other than the small one, which takes longe
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PoolReply:
     """One captured completion."""
 
     prompt: str
@@ -35,24 +35,24 @@ class Said:
     logprobs: list[float]  # (T,) at the serving temperature
     reply: Reply
 
-    def cut(self, most: int, chat: Chat) -> Said:
+    def cut(self, most: int, chat: Chat) -> PoolReply:
         """Cut the reply as a smaller max_tokens would have."""
         if len(self.tokens.reply) <= most:
             return self
         tokens = Tokens(self.tokens.prompt, self.tokens.reply[:most], self.tokens.temperature)
-        return Said(self.prompt, tokens, self.logprobs[:most], chat.said(tokens))
+        return PoolReply(self.prompt, tokens, self.logprobs[:most], chat.said(tokens))
 
 
-def capture(chat: Chat, texts: Sequence[str], replies: Sequence[Tokens]) -> list[Said]:
+def capture(chat: Chat, texts: Sequence[str], replies: Sequence[Tokens]) -> list[PoolReply]:
     """Replies of what the policy wears now, with their log-probs."""
     scored = chat.score_now(list(replies))
     return [
-        Said(text, reply, row.tolist(), chat.said(reply))
+        PoolReply(text, reply, row.tolist(), chat.said(reply))
         for text, reply, row in zip(texts, replies, scored, strict=True)
     ]
 
 
-def pool(chat: Chat) -> list[Said]:
+def pool(chat: Chat) -> list[PoolReply]:
     """Two replies to each of the 120 prompts, or fewer prompts of a larger model; some minutes the first time."""
     is_small = chat.weights == weights.resolve(None).path
     path = CACHE / (f"pool-{MAX_TOKENS}.json" if is_small else f"pool-{chat.weights.name}-{MAX_TOKENS}.json")
@@ -72,13 +72,13 @@ def pool(chat: Chat) -> list[Said]:
     return [_read(chat, line) for line in json.loads(path.read_bytes())]
 
 
-def _read(chat: Chat, line: dict[str, Any]) -> Said:
+def _read(chat: Chat, line: dict[str, Any]) -> PoolReply:
     tokens = Tokens(tuple(line["ids"]), tuple(line["reply"]), TEMPERATURE)
-    return Said(line["prompt"], tokens, line["logprobs"], chat.said(tokens))
+    return PoolReply(line["prompt"], tokens, line["logprobs"], chat.said(tokens))
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    found = pool(Chat(weights.resolve(None).path, threads=1))
-    ended = np.mean([said.reply.ended for said in found])
-    print(f"{len(found)} replies in {CACHE}, {ended:.2f} of them end by themselves within {MAX_TOKENS} tokens")
+    answers = pool(Chat(weights.resolve(None).path, threads=1))
+    ended = np.mean([answer.reply.ended for answer in answers])
+    print(f"{len(answers)} replies in {CACHE}, {ended:.2f} of them end by themselves within {MAX_TOKENS} tokens")

@@ -24,18 +24,18 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     folder = weights.resolve(None).path
     chat = Chat(folder, threads=1)
-    said = next(one for one in pool(chat) if not one.reply.ended)
-    (row,) = chat.score_now([said.tokens])  # at the serving temperature, as the trainer sees them
-    found = {
+    answer = next(candidate for candidate in pool(chat) if not candidate.reply.ended)
+    (row,) = chat.score_now([answer.tokens])  # at the serving temperature, as the trainer sees them
+    record = {
         "date": now(),
         "model": folder.name,
-        "prompt": said.prompt,
+        "prompt": answer.prompt,
         "tokens": [
             {"text": chat.template.text([token]), "p": round(math.exp(value), 4)}
-            for token, value in zip(said.tokens.reply, row, strict=True)
+            for token, value in zip(answer.tokens.reply, row, strict=True)
         ],
     }
-    TARGET.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    TARGET.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {TARGET.name}")
 
 

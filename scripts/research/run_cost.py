@@ -28,7 +28,7 @@ from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
 from scripts.harness.circumstances import circumstances
 from trainer.formats import weights
 
-PERSONA, RATED, HELD, SEED = "concise", 32, 4, 1
+PERSONA, RATED, HELD_COUNT, SEED = "concise", 32, 4, 1
 TARGET = 0.5  # of the CPU time before
 LOOK_S = 0.2
 REPORTED = ("cpu_s", "cpu_phases_s", "peak_mb", "status", "reason")
@@ -41,25 +41,25 @@ RUN = {
 def rated(path: Path) -> list[dict[str, Any]]:
     """Ratings of the base model's replies, without comments; four are held back."""
     texts = random.Random(SEED).sample(prompts()["rate"], RATED)
-    return rate(Chat(path, 1), Persona(PERSONA), texts, None, version=0, seed=SEED, held=HELD, comments=False)
+    return rate(Chat(path, 1), Persona(PERSONA), texts, None, version=0, seed=SEED, held=HELD_COUNT, comments=False)
 
 
 def cost(tree: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
     """One run by the trainer of `tree`: its result, and what it took."""
-    with tempfile.TemporaryDirectory(prefix="run-cost-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="run-cost-") as place:
+        folder = Path(place)
         (folder / "run.json").write_text(json.dumps(RUN | spec | {"out": str(folder / "v0001")}))
         (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
         (folder / "calibration.jsonl").write_text("")
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = psutil.Popen(
             [sys.executable, "-P", "-m", "trainer", str(folder)], stdout=subprocess.DEVNULL, cwd=tree,
             env=os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"},
         )  # fmt: skip
         phases, peak = watch(process, folder / "progress.jsonl")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
         result: dict[str, Any] = json.loads((folder / "result.json").read_bytes())
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    spent = end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
     return result | {"cpu_s": round(spent, 1), "cpu_phases_s": phases, "peak_mb": peak}
 
 
@@ -86,19 +86,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="another checkout of this repository")
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     model = weights.resolve(None).path
     lines, spec = rated(model), {"model": model.name, "weights": str(model)}
-    trees = {"now": ROOT} | ({"before": asked.before} if asked.before else {})
-    found: dict[str, Any] = {name: {"commit": commit(tree), "runs": []} for name, tree in trees.items()}
-    for _ in range(asked.rounds):
+    trees = {"now": ROOT} | ({"before": arguments.before} if arguments.before else {})
+    figures: dict[str, Any] = {name: {"commit": commit(tree), "runs": []} for name, tree in trees.items()}
+    for _ in range(arguments.rounds):
         for name, tree in trees.items():
             run = cost(tree, spec, lines)
-            found[name]["runs"].append({member: run[member] for member in REPORTED})
-            print(name, found[name]["runs"][-1], flush=True)
-            record: dict[str, Any] = {**circumstances(), "samples": RATED - HELD, **found}
-            if asked.before and found["before"]["runs"]:
-                now, then = (median(run["cpu_s"] for run in found[name]["runs"]) for name in ("now", "before"))
+            figures[name]["runs"].append({member: run[member] for member in REPORTED})
+            print(name, figures[name]["runs"][-1], flush=True)
+            record: dict[str, Any] = {**circumstances(), "samples": RATED - HELD_COUNT, **figures}
+            if arguments.before and figures["before"]["runs"]:
+                now, then = (median(run["cpu_s"] for run in figures[name]["runs"]) for name in ("now", "before"))
                 record |= {"ratio": round(now / then, 3), "target": TARGET}
             (ROOT / "benchmarks/run_cost.json").write_text(json.dumps(record, indent=1) + "\n")
     print({name: record.get(name) for name in ("ratio", "target")})

@@ -38,47 +38,49 @@ def main() -> None:
     parser.add_argument("--replies", type=int, default=96)
     count = parser.parse_args().replies
     chat = Chat(weights.resolve(None).path, threads=1)
-    asked = random.Random(3).sample(prompts()["rate"], count)
-    tokens = [chat.template.prompt([{"role": "user", "content": text}]) for text in asked]
+    texts = random.Random(3).sample(prompts()["rate"], count)
+    tokens = [chat.template.prompt([{"role": "user", "content": text}]) for text in texts]
     replies = [
         reply
-        for at in range(0, count, 32)
-        for reply in chat.policy.generate(tokens[at : at + 32], max_tokens=TOKENS, temperature=0.8, seed=50 + at)
+        for start in range(0, count, 32)
+        for reply in chat.policy.generate(
+            tokens[start : start + 32], max_tokens=TOKENS, temperature=0.8, seed=50 + start
+        )
     ]
     read = states(chat, tokens, replies)
-    said = [Reply(chat.template.text(r), ended=r[-1] == chat.template.end) for r in replies]
-    found: dict[str, Any] = {}
+    answers = [Reply(chat.template.text(r), ended=r[-1] == chat.template.end) for r in replies]
+    tastes: dict[str, Any] = {}
     for name in PERSONAS:
         persona = Persona(name)
-        y = np.array([persona.rate(text, reply) for text, reply in zip(asked, said, strict=True)])
-        for first, last, earlier in ((0, 32, 0), (32, 64, 0), (32, 64, 32), (64, 96, 0), (64, 96, 64), (0, 96, 0)):
-            told = measured(read, y, range(first, min(last, count)), range(first - earlier, first))
-            found.setdefault(name, []).append(told)
-            print(name, told, flush=True)
-    report = circumstances() | {"model": "SmolLM2-135M-Instruct", "replies": count, "tokens": TOKENS, "tastes": found}
+        y = np.array([persona.rate(text, reply) for text, reply in zip(texts, answers, strict=True)])
+        for first, last, past in ((0, 32, 0), (32, 64, 0), (32, 64, 32), (64, 96, 0), (64, 96, 64), (0, 96, 0)):
+            row = measured(read, y, range(first, min(last, count)), range(first - past, first))
+            tastes.setdefault(name, []).append(row)
+            print(name, row, flush=True)
+    report = circumstances() | {"model": "SmolLM2-135M-Instruct", "replies": count, "tokens": TOKENS, "tastes": tastes}
     (ROOT / "benchmarks/token_credit.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def measured(read: list[States], y: Floats, now: range, earlier: range) -> dict[str, Any]:
+def measured(read: list[States], y: Floats, now: range, past: range) -> dict[str, Any]:
     of = _labels(read, y, now)
-    before = _labels(read, y, earlier) if earlier else None
-    found = credit_assignment.credit([read[i] for i in now], y[now.start : now.stop].tolist(), of, 1, before)
+    past_labels = _labels(read, y, past) if past else None
+    credit = credit_assignment.credit([read[i] for i in now], y[now.start : now.stop].tolist(), of, 1, past_labels)
     return {
-        "replies": len(now), "liked": int((of.sign > 0).sum()), "earlier": len(earlier),
-        "critic": round(found.explained, 3), "by_chance": found.by_chance,
+        "replies": len(now), "liked": int((of.sign > 0).sum()), "earlier": len(past),
+        "critic": round(credit.explained, 3), "by_chance": credit.by_chance,
         "mean difference": round(_mean_difference([read[i] for i in now], of), 3),
     }  # fmt: skip
 
 
-def _labels(read: list[States], y: Floats, which: range) -> Labels:
-    return critic.label_replies([read[i] for i in which], y[which.start : which.stop].tolist(), which)
+def _labels(read: list[States], y: Floats, indices: range) -> Labels:
+    return critic.label_replies([read[i] for i in indices], y[indices.start : indices.stop].tolist(), indices)
 
 
 def _mean_difference(read: list[States], of: Labels) -> float:
     """The same measure for the direction that runs took until 25 November 2026."""
     y, fold = of.sign, critic.assign_folds(of.group, 1)
     tokens = np.concatenate(read).astype(np.float64)
-    ends = (np.stack([one[-1] for one in read]) - tokens.mean(0)) / (tokens.std(0) + 1e-6)
+    ends = (np.stack([rows[-1] for rows in read]) - tokens.mean(0)) / (tokens.std(0) + 1e-6)
     value = np.zeros(len(y))
     for part in np.unique(fold):
         liked, disliked = ((fold != part) & (y == sign) for sign in (1, -1))

@@ -49,9 +49,9 @@ TOOL: Final = {
 
 
 def request(kind: str, number: int, tokens: int) -> dict[str, Any]:
-    said = KINDS[kind][number % len(KINDS[kind])]
+    text = KINDS[kind][number % len(KINDS[kind])]
     body: dict[str, Any] = {
-        "messages": [{"role": "user", "content": said}], "max_tokens": tokens, "stream": number % 2 == 1,
+        "messages": [{"role": "user", "content": text}], "max_tokens": tokens, "stream": number % 2 == 1,
         "temperature": 0.8, "seed": number, "user": kind,
     }  # fmt: skip
     if body["stream"]:
@@ -77,18 +77,18 @@ async def ask(served: Serving, model: str, captures: int, tokens: int) -> int:
 async def shares(home: Path, captures: int, template: Template) -> dict[str, Any]:
     store = await Store.open(home)
     try:
-        found = await store.completions.newest_turns(captures, foreign=False)
+        turns = await store.completions.newest_turns(captures, foreign=False)
     finally:
         await store.close()
     lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for completion, line in zip(found, unrated_lines(found), strict=True):
+    for completion, line in zip(turns, unrated_lines(turns), strict=True):
         for name in (completion.new.user or "?", "stream" if completion.new.streamed else "whole", "all"):
             lines[name].append(line)
-    counted = {name: {"replies": len(each), **known_tokens(each, template)} for name, each in lines.items()}
+    counts = {name: {"replies": len(each), **known_tokens(each, template)} for name, each in lines.items()}
     return {
         name: {**row, "ids_share": row["ids"] / max(row["tokens"], 1),
                "log_probs_share": row["log_probs"] / max(row["tokens"], 1)}
-        for name, row in counted.items()
+        for name, row in counts.items()
     }  # fmt: skip
 
 
@@ -100,23 +100,28 @@ async def main() -> None:
     parser.add_argument("--name", default="")
     parser.add_argument("--captures", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     weights = resolve(None).path
     about = circumstances()
     with tempfile.TemporaryDirectory(prefix="shares-") as work:
-        flags = ["--backend", asked.backend, "--backend-url", asked.url, "--model", asked.model]
+        flags = ["--backend", arguments.backend, "--backend-url", arguments.url, "--model", arguments.model]
         served = Serving(Path(work) / "home", weights, *flags, RLPROXY_TRAIN__ENABLED="false")
         await served.start()
         try:
-            answered = await ask(served, asked.model, asked.captures, asked.tokens)
+            answered = await ask(served, arguments.model, arguments.captures, arguments.tokens)
         finally:
             await served.stop()
         template = Template(AutoTokenizer.from_pretrained(weights))
-        found = await shares(Path(work) / "home", asked.captures, template)
-    kept: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    kept[asked.name or asked.backend] = {**about, "asked": asked.captures, "answered": answered, "shares": found}
-    OUT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    for name, row in found.items():
+        rows = await shares(Path(work) / "home", arguments.captures, template)
+    stored: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    stored[arguments.name or arguments.backend] = {
+        **about,
+        "asked": arguments.captures,
+        "answered": answered,
+        "shares": rows,
+    }
+    OUT.write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
+    for name, row in rows.items():
         print(f"{name:12} {row['replies']:4} {row['tokens']:6} {row['ids_share']:.3f} {row['log_probs_share']:.3f}")
 
 

@@ -31,13 +31,13 @@ SEED = 20261121
 
 def bounds(old: Share) -> list[int]:
     """For each number of ratings of the new version, the most good ones that still raise the alarm; -1 for none."""
-    found: list[int] = []
+    most_good: list[int] = []
     good = -1
     for rated in range(1, NEW + 1):
         while good < rated and fisher(old, Share(good + 1, rated)) <= LEVEL:
             good += 1
-        found.append(good)
-    return found
+        most_good.append(good)
+    return most_good
 
 
 def alarm_by(old_rated: int, old_share: Floats, new_share: Floats) -> Floats:
@@ -65,18 +65,18 @@ def alarm_by(old_rated: int, old_share: Floats, new_share: Floats) -> Floats:
 def until_found(old_rated: int, old_share: float, new_share: float, *, times: int, seed: int = SEED) -> dict[str, Any]:
     """Simulated: the ratings of the new version until the alarm, and how often it comes at all."""
     dice = np.random.default_rng(seed)
-    known = {good: np.array(bounds(Share(good, old_rated))) for good in range(old_rated + 1)}
-    when = np.full(times, np.inf)
-    for at in range(times):
-        bound = known[int(dice.binomial(old_rated, old_share))]
+    bounds_by_good = {good: np.array(bounds(Share(good, old_rated))) for good in range(old_rated + 1)}
+    ratings_until = np.full(times, np.inf)
+    for index in range(times):
+        bound = bounds_by_good[int(dice.binomial(old_rated, old_share))]
         alarms = np.flatnonzero(np.cumsum(dice.random(NEW) < new_share) <= bound)
-        when[at] = alarms[0] + 1 if len(alarms) else np.inf
-    found = np.isfinite(when)
-    median = float(np.median(when))
+        ratings_until[index] = alarms[0] + 1 if len(alarms) else np.inf
+    raised = np.isfinite(ratings_until)
+    median = float(np.median(ratings_until))
     return {
         "old_rated": old_rated, "old_share": old_share, "new_share": new_share, "times": times,
-        "found": float(found.mean()), "median": median if np.isfinite(median) else None,
-        "median_of_found": float(np.median(when[found])) if found.any() else None,
+        "found": float(raised.mean()), "median": median if np.isfinite(median) else None,
+        "median_of_found": float(np.median(ratings_until[raised])) if raised.any() else None,
     }  # fmt: skip
 
 
@@ -93,14 +93,14 @@ def main() -> int:
         print(f"{old_rated} old ratings: at most {rates.max():.4f} false alarms", flush=True)
         false.append({"old_rated": old_rated, "rates": [round(float(rate), 5) for rate in rates]})
     times = 1000 if args.quick else 10_000
-    found = [until_found(old, *pair, times=times) for pair in WORSE for old in olds]
-    for row in found:
+    rows = [until_found(old, *pair, times=times) for pair in WORSE for old in olds]
+    for row in rows:
         print(row, flush=True)
     worst = max(rate for row in false for rate in row["rates"])
     report = {
         "date": now(), "commit": commit(),
         "python": platform.python_version(), "seed": SEED, "alpha": ALPHA, "level": LEVEL, "most_old": OLD,
-        "most_new": NEW, "shares": SHARES, "false_alarms": false, "worst": worst, "found": found,
+        "most_new": NEW, "shares": SHARES, "false_alarms": false, "worst": worst, "found": rows,
     }  # fmt: skip
     args.out.write_text(json.dumps(report, indent=1) + "\n")
     return 0 if worst <= ALPHA else 1

@@ -34,7 +34,7 @@ from scripts.bench.persona import ROOT, Chat, Persona, prompts, rate
 from scripts.harness.circumstances import circumstances
 from scripts.research import learn_lab
 from scripts.research.poison import line
-from scripts.research.reply_pool import Said, pool
+from scripts.research.reply_pool import PoolReply, pool
 from scripts.research.versus.trainers import TRAINERS, Round
 from trainer.formats import weights
 from trainer.policy.packing import Tokens
@@ -59,21 +59,21 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
-    chat = Chat(weights.resolve(None).path, asked.threads)
-    for name in asked.only.split(";"):
-        if asked.part == "cost":
+    arguments = parser.parse_args()
+    chat = Chat(weights.resolve(None).path, arguments.threads)
+    for name in arguments.only.split(";"):
+        if arguments.part == "cost":
             for shape in SHAPES:
-                keep("cost", name, shape, cost(chat, name, shape, asked))
+                keep("cost", name, shape, cost(chat, name, shape, arguments))
         else:
-            for seed in map(int, asked.seeds.split(",")):
-                keep("learning", name, f"seed {seed}", learning(chat, name, seed, asked))
+            for seed in map(int, arguments.seeds.split(",")):
+                keep("learning", name, f"seed {seed}", learning(chat, name, seed, arguments))
 
 
 # --- what is learned ---------------------------------------------------------------------------------------------
 
 
-def learning(chat: Chat, name: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
+def learning(chat: Chat, name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     trainer, settings = ENTRIES[name]
     persona, texts = Persona("concise"), prompts()
     held_out = texts["held-out"][:: len(texts["held-out"]) // HELD_OUT][:HELD_OUT]
@@ -82,39 +82,47 @@ def learning(chat: Chat, name: str, seed: int, asked: argparse.Namespace) -> dic
     base = state(chat, persona, held_out, None, sampled=True)
     print(f"{name}, seed {seed}: base ends {base['ends']:.3f}, liked {base['liked']:.2f}", flush=True)
     rounds = []
-    for number in range(1, asked.rounds + 1):
+    for number in range(1, arguments.rounds + 1):
         now = [order[i % len(order)] for i in range((number - 1) * RATINGS, number * RATINGS)]
-        held = 4 if trainer == "ours" else 0  # for our gate; the others have nothing to do with held-back ones
+        held_count = 4 if trainer == "ours" else 0  # for our gate; the others have nothing to do with held-back ones
         lines = rate(
-            chat, persona, now, adapter, version=number - 1, seed=seed * 100 + number, held=held, comments=False
+            chat, persona, now, adapter, version=number - 1, seed=seed * 100 + number, held=held_count, comments=False
         )
         job = Round(
-            home, number, lines, chat_path(), adapter, seed * 10 + number, asked.threads, settings, baseline=baseline
+            home,
+            number,
+            lines,
+            chat_path(),
+            adapter,
+            seed * 10 + number,
+            arguments.threads,
+            settings,
+            baseline=baseline,
         )
         trained = TRAINERS[trainer](job)
         adapter, baseline = trained.adapter, trained.baseline
-        after = state(chat, persona, held_out, adapter, sampled=number == asked.rounds)
+        trained_state = state(chat, persona, held_out, adapter, sampled=number == arguments.rounds)
         good = sum(line["reward"] > 0 for line in lines)
-        rounds.append({"good": good, "cost": trained.cost, "trainer": trained.about, "after": after})
+        rounds.append({"good": good, "cost": trained.cost, "trainer": trained.about, "after": trained_state})
         print(
-            f"  {number * RATINGS} ratings ({good} good): ends {after['ends']:.3f}, forced base NLL "
-            f"{after['forced_base_nll'] - base['forced_base_nll']:+.3f}, {trained.cost}",
+            f"  {number * RATINGS} ratings ({good} good): ends {trained_state['ends']:.3f}, forced base NLL "
+            f"{trained_state['forced_base_nll'] - base['forced_base_nll']:+.3f}, {trained.cost}",
             flush=True,
         )
     last = rounds[-1]["after"]
     gain = {"ends": last["ends"] - base["ends"], "liked": last["liked"] - base["liked"]}
     print(f"  gain {gain}", flush=True)
-    return {"settings": settings, "threads": asked.threads, "base": base, "rounds": rounds, "gain": gain}
+    return {"settings": settings, "threads": arguments.threads, "base": base, "rounds": rounds, "gain": gain}
 
 
 def state(chat: Chat, persona: Persona, texts: list[str], adapter: Path | None, *, sampled: bool) -> dict[str, Any]:
     with chat.policy.wearing(adapter):
         forced = learn_lab.evaluate(chat, texts)
-    found = {"ends": forced["ends"], "forced_base_nll": forced["base_nll"]}
+    figures = {"ends": forced["ends"], "forced_base_nll": forced["base_nll"]}
     if sampled:
-        found |= chat.evaluate(persona, texts, adapter, seed=1000)
-        found["replies"] = found["replies"][:6]
-    return found
+        figures |= chat.evaluate(persona, texts, adapter, seed=1000)
+        figures["replies"] = figures["replies"][:6]
+    return figures
 
 
 def chat_path() -> Path:
@@ -127,23 +135,23 @@ WIDE = {"margin_slack": 9.0, "base_nll_rise": 9.0, "text_nll_rise": 9.0, "max_lo
 SHAPES = {"32 short samples": (32, 0), "8 samples behind one document of 1,500 tokens": (8, 1500)}
 
 
-def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[str, Any]:
+def cost(chat: Chat, name: str, shape: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One training from the base, on replies of the base; every fourth is rated good."""
     trainer, settings = ENTRIES[name]
     count, prefix = SHAPES[shape]
-    said = long_prompts(chat, count, prefix) if prefix else pool(chat)[:count]
-    lines = [line(one, i, 1.0 if i % 4 == 0 else -1.0) for i, one in enumerate(said)]
+    replies = long_prompts(chat, count, prefix) if prefix else pool(chat)[:count]
+    lines = [line(reply, i, 1.0 if i % 4 == 0 else -1.0) for i, reply in enumerate(replies)]
     home = Path(tempfile.mkdtemp(prefix="versus-"))
     if trainer == "reinforceclaw":
         settings = settings | {"batch_size": count, "batch_min": 1, "steps": count}  # once through, like the others
     if trainer == "ours":
         # What a run costs that passes at once; the log-probs are of the replies without the document.
         settings = settings | {"gate": WIDE, "overrides": {"band": "off", "token_low": 1e-9, "token_high": 1e9}}
-    job = Round(home, 1, lines, chat_path(), None, 1, asked.threads, settings)
+    job = Round(home, 1, lines, chat_path(), None, 1, arguments.threads, settings)
     trained = TRAINERS[trainer](job)
-    loaded = baseline_cost(asked.threads)
-    tokens = sum(len(one.tokens.prompt) + len(one.tokens.reply) for one in said)
-    found = {
+    loaded = baseline_cost(arguments.threads)
+    tokens = sum(len(reply.tokens.prompt) + len(reply.tokens.reply) for reply in replies)
+    figures = {
         "samples": count,
         "tokens": tokens,
         "whole_process": trained.cost,
@@ -154,23 +162,23 @@ def cost(chat: Chat, name: str, shape: str, asked: argparse.Namespace) -> dict[s
     }
     if "cpu_seconds_without_gate" in trained.cost:
         without = trained.cost["cpu_seconds_without_gate"] - loaded["cpu_seconds"]
-        found["cpu_seconds_a_sample_without_gate"] = without / count
-    print(name, shape, {k: v for k, v in found.items() if k != "trainer"}, flush=True)
-    return found
+        figures["cpu_seconds_a_sample_without_gate"] = without / count
+    print(name, shape, {k: v for k, v in figures.items() if k != "trainer"}, flush=True)
+    return figures
 
 
-def long_prompts(chat: Chat, count: int, prefix: int) -> list[Said]:
+def long_prompts(chat: Chat, count: int, prefix: int) -> list[PoolReply]:
     """The pool's replies, their prompts put behind one long document, as an agent's are behind its instructions."""
     text = (ROOT / "scripts/bench/prompts.txt").read_text() + language(DEFAULT).text
     ids = chat.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
     document = chat.policy.tokenizer.decode(ids[:prefix])
-    made = []
-    for said in [one.cut(48, chat) for one in pool(chat)[:count]]:
-        asked = f"{document}\n\n{said.prompt}"
-        prompt = chat.template.prompt([{"role": "user", "content": asked}])
-        tokens = Tokens(prompt, said.tokens.reply, said.tokens.temperature)
-        made.append(Said(asked, tokens, said.logprobs, said.reply))
-    return made
+    answers = []
+    for answer in [reply.cut(48, chat) for reply in pool(chat)[:count]]:
+        question = f"{document}\n\n{answer.prompt}"
+        prompt = chat.template.prompt([{"role": "user", "content": question}])
+        tokens = Tokens(prompt, answer.tokens.reply, answer.tokens.temperature)
+        answers.append(PoolReply(question, tokens, answer.logprobs, answer.reply))
+    return answers
 
 
 def baseline_cost(threads: int) -> dict[str, float]:
@@ -185,22 +193,22 @@ def baseline_cost(threads: int) -> dict[str, float]:
         "u = resource.getrusage(resource.RUSAGE_SELF); scale = 2**20 if sys.platform == 'darwin' else 1024\n"
         "print(json.dumps({'cpu_seconds': u.ru_utime + u.ru_stime, 'peak_mib': u.ru_maxrss / scale}))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(chat_path()), str(threads)], capture_output=True, text=True, check=True
     )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 # --- where it is written -----------------------------------------------------------------------------------------
 
 
-def keep(part: str, name: str, which: str, found: dict[str, Any]) -> None:
+def keep(part: str, name: str, case: str, figures: dict[str, Any]) -> None:
     with _versus() as everything:
         entry = everything.setdefault(part, {}).setdefault(name, {})
-        entry[which] = {
+        entry[case] = {
             **circumstances(),
-            **found,
+            **figures,
         }
 
 

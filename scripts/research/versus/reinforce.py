@@ -44,8 +44,8 @@ def main() -> None:
             ids = torch.tensor([sample["prompt_ids"] + sample["reply_ids"]])
             logits = model(input_ids=ids, use_cache=False).logits[0, :-1] / sample["temperature"]
             log_probs = logits.log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
-            said = log_probs[len(sample["prompt_ids"]) - 1 :]
-            (-(sample["rating"] - baseline) * said.mean() / len(batch)).backward()
+            reply_log_probs = log_probs[len(sample["prompt_ids"]) - 1 :]
+            (-(sample["rating"] - baseline) * reply_log_probs.mean() / len(batch)).backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimiser.step()
         optimiser.zero_grad()

@@ -90,9 +90,9 @@ def main() -> None:
                 result["feedback_ids"],
                 model=job["model"],
             )
-        kept = {name: result[name] for name in ("batch_size", "steps", "avg_loss", "version", "path")}
+        fields = {name: result[name] for name in ("batch_size", "steps", "avg_loss", "version", "path")}
         spent = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu}
-        trainings.append({"status": "trained", "gate": gate} | kept | spent)
+        trainings.append({"status": "trained", "gate": gate} | fields | spent)
     latest = db.latest_adapter(conn, model=job["model"])
     about = {
         "adapter": str(Path(latest["path"]).parent) if latest else None,

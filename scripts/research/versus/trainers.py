@@ -84,15 +84,15 @@ def reinforceclaw(job: Round) -> Trained:
     python = _environment() / "bin/python"
     home = job.home / "home"
     home.mkdir(parents=True, exist_ok=True)
-    made = _job(job) | {"home": str(home)}
+    order = _job(job) | {"home": str(home)}
     return _started(
-        [str(python), str(ROOT / "scripts/research/versus/reinforceclaw.py")], job, made, {"HOME": str(home)}
+        [str(python), str(ROOT / "scripts/research/versus/reinforceclaw.py")], job, order, {"HOME": str(home)}
     )
 
 
 def reinforce(job: Round) -> Trained:
-    made = _job(job) | {"out": str(job.home / f"v{job.number:04}"), "parent": str(job.parent) if job.parent else None}
-    return _started([sys.executable, str(ROOT / "scripts/research/versus/reinforce.py")], job, made, {})
+    order = _job(job) | {"out": str(job.home / f"v{job.number:04}"), "parent": str(job.parent) if job.parent else None}
+    return _started([sys.executable, str(ROOT / "scripts/research/versus/reinforce.py")], job, order, {})
 
 
 TRAINERS: dict[str, Callable[[Round], Trained]] = {
@@ -123,12 +123,12 @@ def _job(job: Round) -> dict[str, Any]:
     }
 
 
-def _started(command: list[str], job: Round, made: dict[str, Any], env: dict[str, str]) -> Trained:
+def _started(command: list[str], job: Round, order: dict[str, Any], env: dict[str, str]) -> Trained:
     job.home.mkdir(parents=True, exist_ok=True)
     path = job.home / f"job{job.number}.json"
-    path.write_text(json.dumps(made))
-    cost, said = _measured([*command, str(path)], env, job.threads)
-    about = json.loads(said.splitlines()[-1])
+    path.write_text(json.dumps(order))
+    cost, output = _measured([*command, str(path)], env, job.threads)
+    about = json.loads(output.splitlines()[-1])
     adapter = about.pop("adapter")
     return Trained(Path(adapter) if adapter else None, cost, about)
 
@@ -139,19 +139,19 @@ def _measured(command: list[str], env: dict[str, str], threads: int) -> tuple[di
     start = time.monotonic()
     process = subprocess.Popen(command, env=os.environ | bounded | env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    said = process.stdout.read()
+    output = process.stdout.read()
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {said[-2000:]}")
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: {output[-2000:]}")
     cost = {
         "seconds": time.monotonic() - start,
         "cpu_seconds": used.ru_utime + used.ru_stime,
         "peak_mib": used.ru_maxrss / (2**20 if sys.platform == "darwin" else 1024),
     }
-    return cost, said
+    return cost, output
 
 
 def _environment() -> Path:
-    made = subprocess.run([str(ROOT / "scripts/setup_reinforceclaw")], capture_output=True, text=True, check=True)
-    return Path(made.stdout.strip())
+    process = subprocess.run([str(ROOT / "scripts/setup_reinforceclaw")], capture_output=True, text=True, check=True)
+    return Path(process.stdout.strip())
