@@ -229,24 +229,24 @@ def train(
     """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
     policy = chat.policy
     own = own_replies(chat, [*rated, *earlier], texts, v, seed * 7919)
-    held_indices = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
-    new = [one for i, one in enumerate(rated) if i not in held_indices]
+    held = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
+    new = [one for i, one in enumerate(rated) if i not in held]
     wanted = resolve("balanced", {"replay_ratio": v["replay_ratio"]}).replays(len(new)) // 2
     liked, disliked = ([one for one in earlier if one[1] is sign] for sign in (True, False))
     each = min(wanted, len(liked), len(disliked))
     now = new + liked[:each] + disliked[:each]
     earlier[:0] = new
     now += own
-    used, gains = [reply for reply, _ in now], advantages([good for _, good in now], v)
-    gains = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(gains)]
-    used, gains = [r for r, a in zip(used, gains, strict=True) if a], [a for a in gains if a]
+    used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
+    made = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(made)]
+    used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
     old, vague_now, entropies = scored(chat, used)
     edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
     with policy.model.disable_adapter():
         ref, vague_base, _ = scored(chat, used)
-    pushed = [np.full(len(now), a) for now, a in zip(old, gains, strict=True)]
+    pushed = [np.full(len(now), a) for now, a in zip(old, made, strict=True)]
     if v["credit"] < 1:
-        pushed = credited(chat, used, gains, v, seed)
+        pushed = credited(chat, used, made, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     start = expected(chat, used, pushed) if (v["stay"] or v["elsewhere"]) and v["credit"] < 1 else None
     if optimiser is None or not v["kept"]:
@@ -261,7 +261,7 @@ def train(
         w_elsewhere=v["elsewhere"],
     )
     rows: list[Any] = []
-    for indices in steps.schedule(gains, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
+    for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
         sums: dict[str, float] = {}
         sequences = [used[i] for i in indices]
         for members in packing.group(sequences, policy.budget):
