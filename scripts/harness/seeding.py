@@ -13,7 +13,7 @@ from proxy.conversation.conversations import canonical, extend_thread, thread_an
 from scripts.fakes.launcher import write_adapter
 from store.learning.samples import SampleRequirements
 from store.learning.versions import StoredAnswerPair
-from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating
+from store.records import Adapter, FinishedCompletion, NewCompletion, NewRating, RunSample
 from store.store import Store
 
 TALKS: Final = [
@@ -152,8 +152,31 @@ async def _version(store: Store, home: Path, version: int, created_at: float) ->
     ))  # fmt: skip
     assert run is not None
     samples = await store.samples.of_run(run.id)
-    ratings = [sample.rating.id for sample in samples]
-    outcomes = {
+    _write_run(Path(run.folder), samples)
+    path = home / "adapters_out" / "smollm2" / f"v{version:04d}"
+    write_adapter(path, GATE, CHANGES)
+    manifest = orjson.loads((path / "manifest.json").read_bytes())
+    metrics = {"loss": 0.103, "kl_ref": 0.021, "acceptance": 0.95, "steps": 8}
+    result = {
+        "status": "passed", "reason": "8 steps on 21 samples passed the gate.", "metrics": metrics, "gate": GATE,
+        "samples": _outcomes(samples),
+    }  # fmt: skip
+    adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), created_at, manifest)
+    pairs = [
+        StoredAnswerPair(
+            sample.completion.new.id, f"As a helpful assistant, I would say: {text} I hope that this helps!", text
+        )
+        for sample in samples[:6]
+        if (text := sample.completion.end.text if sample.completion.end else "")
+    ]
+    await store.runs.publish(run.id, adapter, result, 0.1, pairs)
+    await store.versions.point(version, f"run {run.id} passed the gate", "rlproxy")
+    return [sample.rating.id for sample in samples]
+
+
+def _outcomes(samples: Sequence[RunSample]) -> dict[str, dict[str, Any]]:
+    """What became of each sample; one in seven was left out for a token."""
+    return {
         sample.rating.id: {
             "used": not sample.is_held and n % 7 != 5, "cause": "token" if n % 7 == 5 else None,
             "tokens": len(sample.completion.end.token_ids or ()) if sample.completion.end else 0,
@@ -163,7 +186,10 @@ async def _version(store: Store, home: Path, version: int, created_at: float) ->
         }
         for n, sample in enumerate(samples)
     }  # fmt: skip
-    folder = Path(run.folder)
+
+
+def _write_run(folder: Path, samples: Sequence[RunSample]) -> None:
+    """The run's progress and its lines."""
     folder.mkdir(parents=True)
     steps = [
         {
@@ -183,25 +209,6 @@ async def _version(store: Store, home: Path, version: int, created_at: float) ->
         for s in samples
     ]
     (folder / "samples.jsonl").write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
-    path = home / "adapters_out" / "smollm2" / f"v{version:04d}"
-    write_adapter(path, GATE, CHANGES)
-    manifest = orjson.loads((path / "manifest.json").read_bytes())
-    metrics = {"loss": 0.103, "kl_ref": 0.021, "acceptance": 0.95, "steps": 8}
-    result = {
-        "status": "passed", "reason": "8 steps on 21 samples passed the gate.", "metrics": metrics, "gate": GATE,
-        "samples": outcomes,
-    }  # fmt: skip
-    adapter = Adapter(version, version - 1, run.id, "smollm2", str(path), created_at, manifest)
-    pairs = [
-        StoredAnswerPair(
-            sample.completion.new.id, f"As a helpful assistant, I would say: {text} I hope that this helps!", text
-        )
-        for sample in samples[:6]
-        if (text := sample.completion.end.text if sample.completion.end else "")
-    ]
-    await store.runs.publish(run.id, adapter, result, 0.1, pairs)
-    await store.versions.point(version, f"run {run.id} passed the gate", "rlproxy")
-    return ratings
 
 
 __all__ = ["TALKS", "history", "newest"]

@@ -14,6 +14,7 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -156,35 +157,40 @@ async def _measured(bench: Bench, arguments: argparse.Namespace) -> dict[str, An
             "after_its_run": share(likes, first),
             "at_the_end": share(likes, last),
             "moved_by_others": abs(share(likes, last) - share(likes, first)),
-            "answers_changed_by_others": sum(a != b for a, b in zip(first, last, strict=True)),
+            "answers_changed_by_others": _changed(first, last),
             "all_tastes_moved_here": {
                 name: share(taste, last) - share(taste, base_replies) for name, taste in bench.tastes.items()
             },
             "after_rollback_of_one": share(likes, final),
-            "answers_changed_by_rollback": sum(a != b for a, b in zip(last, final, strict=True)),
+            "answers_changed_by_rollback": _changed(last, final),
             "adapter_bytes": sizes[line],
         })  # fmt: skip
+    summary = _summary(rows, rolled_back, _changed(base_replies, common), memory)
+    return {"lines": rows, "order_of_runs": order, "server_bytes": memory, "summary": summary}
+
+
+def _changed(replies: Sequence[str], later_replies: Sequence[str]) -> int:
+    return sum(a != b for a, b in zip(replies, later_replies, strict=True))
+
+
+def _summary(
+    rows: Sequence[dict[str, Any]], rolled_back: str, common_changed: int, memory: Sequence[int]
+) -> dict[str, Any]:
     other_rows = [row for row in rows if row["line"] != rolled_back]
     back = next(row for row in rows if row["line"] == rolled_back)
+    each_line = (memory[-1] - memory[1]) / (len(memory) - 2) if len(memory) > 2 else None
     return {
-        "lines": rows,
-        "order_of_runs": order,
-        "server_bytes": memory,
-        "summary": {
-            "passed": sum(bool(row["version"]) for row in rows),
-            "own_taste_before": round(sum(row["before"] for row in rows) / len(rows), 3),
-            "own_taste_after": round(sum(row["at_the_end"] for row in rows) / len(rows), 3),
-            "most_moved_by_others": max(row["moved_by_others"] for row in rows),
-            "met": max(row["moved_by_others"] for row in rows) <= MOST_MOVED,
-            "common_answers_changed": sum(a != b for a, b in zip(base_replies, common, strict=True)),
-            "rolled_back": rolled_back,
-            "rolled_back_share": [back["before"], back["at_the_end"], back["after_rollback_of_one"]],
-            "others_answers_changed_by_rollback": sum(row["answers_changed_by_rollback"] for row in other_rows),
-            "adapter_mb_a_line": round(max(sizes.values()) / 1e6, 1),
-            "server_mb_a_line": round((memory[-1] - memory[1]) / max(1, len(memory) - 2) / 1e6, 1)
-            if len(memory) > 2
-            else None,
-        },
+        "passed": sum(bool(row["version"]) for row in rows),
+        "own_taste_before": round(sum(row["before"] for row in rows) / len(rows), 3),
+        "own_taste_after": round(sum(row["at_the_end"] for row in rows) / len(rows), 3),
+        "most_moved_by_others": max(row["moved_by_others"] for row in rows),
+        "met": max(row["moved_by_others"] for row in rows) <= MOST_MOVED,
+        "common_answers_changed": common_changed,
+        "rolled_back": rolled_back,
+        "rolled_back_share": [back["before"], back["at_the_end"], back["after_rollback_of_one"]],
+        "others_answers_changed_by_rollback": sum(row["answers_changed_by_rollback"] for row in other_rows),
+        "adapter_mb_a_line": round(max(row["adapter_bytes"] for row in rows) / 1e6, 1),
+        "server_mb_a_line": None if each_line is None else round(each_line / 1e6, 1),
     }
 
 

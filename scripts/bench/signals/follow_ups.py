@@ -212,51 +212,66 @@ async def learn(
         home = Home(store, http, judge.url, forced=arguments.trusted)
         try:
             await home.start()
-            turns = shared_turns(shared)
-            await home.followed(turns)
-            await home.rated(turns)
-            trusted = await home.trust()
-            record["trust"] = {"bad": trusted.bad.body(), "good": trusted.good.body()}
-            bad = trusted.bad
-            print(
-                f"{persona.name}, {arguments.user}, {arguments.flips:.0%} flipped: bad: kappa {bad.kappa:.2f} "
-                f"[{bad.low:.2f}, {bad.high:.2f}] ({bad.reason or 'trusted'})",
-                flush=True,
-            )
+            record["trust"] = await trust_of(home, shared, f"{persona.name}, {arguments.user}, {arguments.flips:.0%}")
             record["rounds"] = []
             runs = Runs(folder, path, arguments)
             for number in range(1, 1 + arguments.rounds):
                 first = (number - 1) * arguments.turns
                 tasks = [order[index % len(order)] for index in range(first, first + arguments.turns)]
-                seed = arguments.seed * 100 + number
-                answered = await asyncio.to_thread(
-                    talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=arguments.user
-                )
-                label_count = len(await home.labels())
-                await home.followed(answered)
-                labels = Counter((await home.labels())[label_count:])
-                result = await runs.next(home, number)
-                record["rounds"].append(
-                    {
-                        "number": number,
-                        "turns": number * arguments.turns,
-                        "liked_by_the_person": sum(turn.line["reward"] > 0 for turn in answered),
-                        "labels": labels,
-                        "run": result,
-                        "live": runs.live and str(runs.live),
-                    }
-                )
+                record["rounds"].append(await one_round(chat, persona, tasks, home, runs, arguments, number))
                 record.keep()
-                last = record["rounds"][-1]
-                print(
-                    f"  {last['turns']} turns ({last['liked_by_the_person']} of {arguments.turns} liked), "
-                    f"{result['lines']} lines: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
-                    flush=True,
-                )
         finally:
             await home.stop()
             await judge.stop()
             await store.close()
+
+
+async def trust_of(home: Home, shared: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The person's ratings beside the judge's labels of the same turns."""
+    turns = shared_turns(shared)
+    await home.followed(turns)
+    await home.rated(turns)
+    trusted = await home.trust()
+    bad = trusted.bad
+    print(
+        f"{name} flipped: bad: kappa {bad.kappa:.2f} [{bad.low:.2f}, {bad.high:.2f}] ({bad.reason or 'trusted'})",
+        flush=True,
+    )
+    return {"bad": bad.body(), "good": trusted.good.body()}
+
+
+async def one_round(
+    chat: Chat,
+    persona: Persona,
+    tasks: Sequence[str],
+    home: Home,
+    runs: Runs,
+    arguments: argparse.Namespace,
+    number: int,
+) -> dict[str, Any]:
+    """Answers to the tasks, what the person says to them, and a run on the labels of that."""
+    seed = arguments.seed * 100 + number
+    turns = await asyncio.to_thread(
+        talk, chat, persona, tasks, runs.live, version=runs.version, seed=seed, user=arguments.user
+    )
+    label_count = len(await home.labels())
+    await home.followed(turns)
+    labels = Counter((await home.labels())[label_count:])
+    result = await runs.next(home, number)
+    liked = sum(turn.line["reward"] > 0 for turn in turns)
+    print(
+        f"  {number * arguments.turns} turns ({liked} of {arguments.turns} liked), "
+        f"{result['lines']} lines: {result['status']}, run {result['wall']:.0f} s, {result['reason']}",
+        flush=True,
+    )
+    return {
+        "number": number,
+        "turns": number * arguments.turns,
+        "liked_by_the_person": liked,
+        "labels": labels,
+        "run": result,
+        "live": runs.live and str(runs.live),
+    }
 
 
 class Runs:
