@@ -175,7 +175,7 @@ async def _version(store: Store, home: Path, version: int, created_at: float) ->
 
 
 def _outcomes(samples: Sequence[RunSample]) -> dict[str, dict[str, Any]]:
-    """What became of each sample; one in seven was left out for a token."""
+    """The outcome of each sample; one in seven was left out for a token."""
     return {
         sample.rating.id: {
             "used": not sample.is_held and n % 7 != 5, "cause": "token" if n % 7 == 5 else None,
