@@ -39,7 +39,7 @@ EARLIER: Final = (0.0, 0.02, 0.04, 0.06, 0.2)  # left in the version before
 
 
 class RecordedReplies(NamedTuple):
-    """What a lesson changed in replies of a version."""
+    """Replies of one version, and how much a lesson changed them."""
 
     shares: Floats  # of what is left, with a mean of 1 in each version
     base_gaps: Floats  # nats
@@ -91,7 +91,7 @@ def pooled(draw: Draw, times: int, dice: np.random.Generator) -> list[dict[str, 
 
 
 def recorded() -> list[RecordedReplies]:
-    """Of each version that was trained and whose replies were written down."""
+    """Read the replies of each trained version that were written down."""
     rows = [row for row in json.loads((FOLDER / "gaps.json").read_bytes()) if row["version"] != "base"]
     for file in sorted(FOLDER.glob("runs-*.json")):
         rows += [each["lesson"] for each in json.loads(file.read_bytes())["runs"] if "gaps_by_reply" in each["lesson"]]
