@@ -31,7 +31,7 @@ from store.records import BASE, PromptLesson
 
 SINCE: Final = "lessons_since"  # the newest rating, by seq, of before lessons were turned on
 LONGEST: Final = 2000  # characters: it stands in every prompt that it fits
-SMALL_REMAINDER: Final = 0.1  # of what a lesson changes: no more than other words (docs/lab/lessons.md)
+SMALL_REMAINDER: Final = 0.1  # of what a lesson changes; more than this is surely not left (docs/lab/lessons.md)
 # Only what the owner or its asker said of an answer: nobody else's words get into a person's prompts, also not those of
 # somebody who has the same name behind another key. Those that have ended, too. A version has learned one where a
 # finished run trained on it.
@@ -81,12 +81,12 @@ class LessonGap(NamedTuple):
     """How much a lesson in the prompt still changes what a version says, as the run that made it has measured."""
 
     version: int
-    remainder: float  # of what it changed in the base's eyes, 0 to 1
+    bound: float  # so much of what it changed in the base's eyes at most, 0 to 1
 
     @property
     def is_closed(self) -> bool:
         """The version says much the same without the lesson."""
-        return self.remainder <= SMALL_REMAINDER
+        return self.bound <= SMALL_REMAINDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +208,12 @@ def _measured(row: sqlite3.Row) -> MeasuredGap | None:
     """None where it is not a figure: a result may come from another machine, or from a backup that was edited."""
     try:
         content = orjson.loads(row["gap"])
-        remainder = content["remainder"]
+        bound = content["bound"]
     except (TypeError, ValueError, KeyError):
         return None
-    if type(remainder) not in (int, float):
+    if type(bound) not in (int, float):
         return None
-    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(remainder)), content.get("words"))
+    return MeasuredGap(row["created_at"], LessonGap(row["version"], float(bound)), content.get("words"))
 
 
 def begin(db: sqlite3.Connection) -> int:
@@ -253,7 +253,7 @@ def _lesson(row: sqlite3.Row, measured: Sequence[MeasuredGap], parents: Mapping[
         return lesson
     if (gap := lesson.gap_of(live)) is None:
         return replace(lesson, state="retired", end_reason=row["why"])
-    reason = f"v{gap.version} answers much the same without it ({gap.remainder:.0%} of what it changed is left)"
+    reason = f"v{gap.version} answers much the same without it (at most {gap.bound:.0%} of what it changed is left)"
     return replace(lesson, state="retired", end_reason=reason)
 
 

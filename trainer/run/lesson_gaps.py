@@ -29,6 +29,8 @@ MOST_PROMPTS: Final = 8  # of each, those held back before those that trained
 REPLY_TOKENS: Final = 64
 MOST_PROMPT_TOKENS: Final = 8192  # of a batch, padded
 LEAST_GAP: Final = 1.0  # nats; a reply that the base would give untold, too, says nothing
+FEWEST_REPLIES: Final = 3  # that say something; two may agree by chance
+T_99: Final = (6.965, 4.541, 3.747, 3.365, 3.143, 2.998)  # of Student's t, by replies from the fewest on
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,13 @@ class GapMeasurement(NamedTuple):
     """Means over replies."""
 
     prompts: int
-    remainder: float  # share of what the lesson changed in the base's eyes that it still changes, 0 to 1
-    error: float | None  # standard error of it; None of one reply
+    remainder: float  # share of what the lesson changed in the base's eyes that it still changes
+    bound: float  # so much of it at most, 0 to 1
     gap: float  # nats a reply
     base_gap: float
 
     def json(self) -> dict[str, Any]:
-        return {name: value and round(value, 3) for name, value in self._asdict().items()}
+        return {name: round(value, 3) for name, value in self._asdict().items()}
 
 
 def measure(model: RunModel, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
@@ -130,6 +132,24 @@ def measure_pairs(model: RunModel, pairs: Sequence[PromptPair]) -> GapMeasuremen
     telling = base_gaps > LEAST_GAP
     if not telling.any():
         return None
-    shares = np.clip(policy_gaps[telling] / base_gaps[telling], 0.0, 1.0)
-    error = float(shares.std(ddof=1) / np.sqrt(len(shares))) if len(shares) > 1 else None
-    return GapMeasurement(len(pairs), float(shares.mean()), error, float(policy_gaps.mean()), float(base_gaps.mean()))
+    shares = policy_gaps[telling] / base_gaps[telling]
+    return GapMeasurement(
+        len(pairs),
+        float(shares.mean()),
+        float(remainder_bound(shares)),
+        float(policy_gaps.mean()),
+        float(base_gaps.mean()),
+    )
+
+
+def remainder_bound(shares: Floats) -> Floats:
+    """The upper 99 % bound of the mean of these shares, (..., replies), from 0 to 1. Too few replies bound nothing.
+
+    Shares below 0 stay as they are: cut off there, a few that say little would agree on 0 by chance.
+    """
+    count = shares.shape[-1]
+    if count < FEWEST_REPLIES:
+        return np.ones(shares.shape[:-1])
+    errors = shares.std(-1, ddof=1) / np.sqrt(count)
+    bounds: Floats = np.clip(shares.mean(-1) + T_99[count - FEWEST_REPLIES] * errors, 0.0, 1.0)
+    return bounds

@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--preset", default="balanced")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a preset value")
     parser.add_argument("--name", default="plain")
+    parser.add_argument("--keep", action="store_true", help="the versions, in the cache, when all is measured")
     arguments = parser.parse_args()
     source = weights.resolve(arguments.weights)
     tastes = [Persona(spec) for spec in arguments.tastes.split(",")]
@@ -91,7 +92,8 @@ def measure(
             record["courses"][name] = course.record
             target.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     print(report(record, [taste.name for taste in tastes], arguments.rounds), flush=True)
-    shutil.rmtree(home)
+    if not arguments.keep:
+        shutil.rmtree(home)
 
 
 def opened(target: Path, chat: Chat, seed: int, base: dict[str, Any]) -> dict[str, Any]:

@@ -203,10 +203,10 @@ async def test_a_run_reads_the_prompt_with_its_lessons(taught: Proxy) -> None:
     assert json.loads((folder / "run.json").read_text())["lessons"] is True
 
 
-async def learned(proxy: Proxy, remainder: float, version: int = 1) -> str:
-    """A lesson, and a version whose run has trained on it and measured what is left of it."""
+async def learned(proxy: Proxy, bound: float, version: int = 1) -> str:
+    """A lesson, and a version whose run has trained on it and measured how much of it is left at most."""
     lesson = await comment(proxy)
-    proxy.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": remainder, "error": 0.02}}}
+    proxy.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": 0.02, "bound": bound}}}
     await more_ratings(proxy)
     await until(proxy, live=version)
     return lesson
@@ -224,14 +224,14 @@ async def states(proxy: Proxy) -> list[str]:
 
 
 async def test_a_lesson_retires_with_the_version_that_answers_the_same_without_it(taught: Proxy) -> None:
-    await learned(taught, remainder=0.04)
+    await learned(taught, bound=0.04)
     assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [None] * 4
     (lesson,) = (await taught.get("/rl/lessons"))["data"]
     assert lesson["state"] == "retired" and "v1 answers much the same without it" in lesson["why"]
 
 
 async def test_a_lesson_that_still_changes_answers_stays_in_every_conversation(taught: Proxy) -> None:
-    lesson = await learned(taught, remainder=0.6)
+    lesson = await learned(taught, bound=0.6)
     assert [await named(taught, f"{AGAIN} {n}") for n in range(4)] == [lesson] * 4
     assert await states(taught) == ["active"]
 
@@ -239,7 +239,7 @@ async def test_a_lesson_that_still_changes_answers_stays_in_every_conversation(t
 async def test_a_retired_lesson_acts_again_after_a_rollback_where_it_is_restored_and_where_it_is_said_again(
     taught: Proxy,
 ) -> None:
-    lesson = await learned(taught, remainder=0.04)
+    lesson = await learned(taught, bound=0.04)
     again = await comment(taught, f"{AGAIN} Today?")
     assert await named(taught, AGAIN) == again and await states(taught) == ["active", "retired"]
     async with taught.http.delete(f"/v1/feedback/{again}") as undone:
@@ -256,11 +256,11 @@ async def test_a_retired_lesson_acts_again_after_a_rollback_where_it_is_restored
 
 
 async def test_a_retired_lesson_acts_again_where_answers_without_it_are_liked_less(taught: Proxy) -> None:
-    lesson = await learned(taught, remainder=0.6)
+    lesson = await learned(taught, bound=0.6)
     await taught.http.post("/rl/pause")
     for n in range(FEW):
         await rate_answer(taught, f"{AGAIN} {n}", "bad" if n < 2 else "good")
-    taught.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": 0.04, "error": 0.02}}}
+    taught.launcher.result = {"lessons": {lesson: {"prompts": 8, "remainder": 0.02, "bound": 0.04}}}
     await taught.http.post("/rl/resume")
     await until(taught, live=2)
     assert await states(taught) == ["retired"]
@@ -423,7 +423,7 @@ async def test_what_is_said_again_stands_before_what_was_said_once(taught: Proxy
 
 
 async def test_a_version_that_began_before_a_lesson_was_learned_has_not_learned_it(taught: Proxy) -> None:
-    lesson = await learned(taught, remainder=0.04)
+    lesson = await learned(taught, bound=0.04)
     async with taught.http.post("/rl/rollback") as response:
         assert response.status == 200
     taught.launcher.result = {"lessons": {}}
@@ -446,7 +446,7 @@ async def test_a_lesson_whose_rating_was_held_back_retires_like_the_others(taugh
     ids = [await comment(taught, f"{RECIPE} {n}", f"{WORDS} {n}") for n in range(8)]
     for n in range(8):
         await rate_answer(taught, f"{OTHER} {n}", "good")
-    taught.launcher.result = {"lessons": {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in ids}}
+    taught.launcher.result = {"lessons": {id: {"prompts": 8, "remainder": 0.02, "bound": 0.04} for id in ids}}
     await taught.http.post("/rl/resume")
     await until(taught, live=1)
     assert await states(taught) == ["retired"] * 8
@@ -460,8 +460,8 @@ async def test_retired_lessons_take_no_place_of_those_that_act(taught: Proxy) ->
         await comment(taught, f"{OTHER} {n}", words)
         for n, words in enumerate(("answer in lower case", "shorter", "in German", "no emoji"))
     ]
-    gaps = {id: {"prompts": 8, "remainder": 0.04, "error": 0.02} for id in retired}
-    taught.launcher.result = {"lessons": gaps | {active: {"prompts": 8, "remainder": 0.6, "error": 0.02}}}
+    gaps = {id: {"prompts": 8, "remainder": 0.02, "bound": 0.04} for id in retired}
+    taught.launcher.result = {"lessons": gaps | {active: {"prompts": 8, "remainder": 0.6, "bound": 0.7}}}
     await taught.http.post("/rl/resume")
     await until(taught, live=1)
     assert await states(taught) == ["retired"] * 3 + ["active"]
@@ -498,7 +498,7 @@ async def test_what_is_forgotten_leaves_prompts_that_are_being_answered(
 
 
 async def test_a_retired_lesson_acts_again_with_new_words_and_ends_where_it_is_removed(taught: Proxy) -> None:
-    lesson = await learned(taught, remainder=0.04)
+    lesson = await learned(taught, bound=0.04)
     assert await states(taught) == ["retired"]
     async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
         assert (await response.json())["state"] == "active"  # nobody has measured these words
@@ -510,7 +510,7 @@ async def test_a_retired_lesson_acts_again_with_new_words_and_ends_where_it_is_r
 
 
 async def test_to_remove_a_retired_lesson_ends_it_whichever_version_answers(taught: Proxy) -> None:
-    lesson = await learned(taught, remainder=0.04)
+    lesson = await learned(taught, bound=0.04)
     async with taught.http.delete(f"/rl/lessons/{lesson}") as response:
         assert (await response.json())["state"] == "removed"
     async with taught.http.post("/rl/rollback") as response:
@@ -599,7 +599,7 @@ async def test_what_a_run_measured_of_the_old_words_retires_no_new_ones(taught: 
     lesson = await comment(taught)
     async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": "use a table"}) as response:
         assert response.status == 200
-    gap = {"prompts": 8, "remainder": 0.04, "error": 0.02}
+    gap = {"prompts": 8, "remainder": 0.02, "bound": 0.04}
     taught.launcher.result = {"lessons": {lesson: gap | {"words": mark_of(WORDS)}}}  # the comment itself has trained
     await more_ratings(taught)
     await until(taught, live=1)
@@ -610,7 +610,9 @@ async def test_what_a_run_measured_of_the_old_words_retires_no_new_ones(taught: 
     assert await states(taught) == ["retired"]
 
 
-@pytest.mark.parametrize("gap", [None, 5, "{", [], {}, {"remainder": None}, {"remainder": "0"}, {"remainder": True}])
+@pytest.mark.parametrize(
+    "gap", [None, 5, "{", [], {}, {"remainder": 0.04}, {"bound": None}, {"bound": "0"}, {"bound": True}]
+)
 async def test_a_measurement_that_is_no_figure_is_none(taught: Proxy, gap: Any) -> None:
     lesson = await comment(taught)
     taught.launcher.result = {"lessons": {lesson: gap}}

@@ -67,11 +67,18 @@ async def test_a_version_that_has_trained_on_a_comment_has_learned_it(store: Sto
 
 async def test_what_a_run_has_measured_retires_a_lesson(store: Store) -> None:
     lesson = await comment(store)
-    await train(store, 1, lessons={lesson: {"remainder": 0.04}})
+    await train(store, 1, lessons={lesson: {"remainder": 0.02, "bound": 0.04}})
     retired = await stored_lesson(store)
     assert (retired.state, retired.gaps) == ("retired", (LessonGap(1, 0.04),))
     await store.versions.point(0, "back", "me")
     assert (await stored_lesson(store)).state == "active"
+
+
+@pytest.mark.parametrize(("bound", "state"), [(0.1, "retired"), (0.11, "active")])
+async def test_a_lesson_stays_where_more_than_a_tenth_may_be_left(store: Store, bound: float, state: str) -> None:
+    lesson = await comment(store)
+    await train(store, 1, lessons={lesson: {"remainder": 0.02, "bound": bound}})
+    assert (await stored_lesson(store)).state == state
 
 
 async def test_what_is_said_of_a_lesson_holds(store: Store) -> None:
@@ -147,11 +154,11 @@ async def test_a_lesson_that_is_missed_once_retires_with_a_later_version(store: 
     lesson = await comment(store)
     lessons = PromptLessons(store)
     await answers(store, lesson, 0, 1.0, left_out=False)
-    await train(store, 1, lessons={lesson: {"remainder": 0.04}})
+    await train(store, 1, lessons={lesson: {"remainder": 0.02, "bound": 0.04}})
     await answers(store, lesson, 1, -1.0, left_out=True)
     assert [each.left_out for each in await sent(lessons, 1)] == [False]
     assert (await stored_lesson(store)).state == "active"
-    await train(store, 2, 1, lessons={lesson: {"remainder": 0.04}})
+    await train(store, 2, 1, lessons={lesson: {"remainder": 0.02, "bound": 0.04}})
     assert [each.left_out for each in await sent(lessons, 2)] == [True]
     assert (await stored_lesson(store)).state == "retired", "what was disliked was said by v1"
 
