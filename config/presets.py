@@ -19,6 +19,7 @@ from config.errors import SettingsError, nearest
 COMPLETE = "balanced"  # the preset that has every value; the others only differ from it
 REMOVED: Final = {  # values that earlier releases had, and why they are gone; run folders may still name them
     "replay_ratio": "samples of earlier runs, trained once more, taught no more and kept no more",
+    "warmup_steps": "smaller first steps only put off the loss of sense to later ones",
 }
 
 
@@ -32,7 +33,6 @@ class Preset(BaseModel):
     rank: int = Field(ge=1, le=1024)
     alpha: float = Field(gt=0)
     layers: Literal["auto", "attention"]
-    warmup_steps: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     max_seq_len: int = Field(ge=16)
     kl_ref: float = Field(ge=0)
