@@ -72,9 +72,9 @@ def names(plot: Plot, ends: Sequence[tuple[float, float, str]]) -> None:
 
 def curve(plot: Plot, record: Record, value: Callable[[Record, Record], float]) -> tuple[float, float, str]:
     """Draw the result of a persona's held-out prompts after each run; hollow where nothing went live."""
-    each, base = record["arguments"]["ratings"], record["base"]
+    round_size, base = record["arguments"]["ratings"], record["base"]
     points = [(0.0, value(base, base))]
-    points += [(each * (n + 1), value(base, row["eval"])) for n, row in enumerate(record["rounds"])]
+    points += [(round_size * (n + 1), value(base, row["eval"])) for n, row in enumerate(record["rounds"])]
     plot.line(points, "thin")
     passed = [True, *(row["run"]["status"] == "passed" for row in record["rounds"])]
     plot.dots([p for p, ok in zip(points, passed, strict=True) if ok], 3)
@@ -129,13 +129,17 @@ def path_of_a_rating() -> str:
 
 def liked() -> str:
     label = "Share of liked answers to prompts that were not rated, by ratings given, for each persona and seed"
-    return panels(label, lambda base, now: float(now["liked"]), (0, 1), [0, 0.25, 0.5, 0.75, 1]).text()
+    return panels(label, lambda base, evaluation: float(evaluation["liked"]), (0, 1), [0, 0.25, 0.5, 0.75, 1]).text()
 
 
 def sense() -> str:
     label = "Base NLL: how much stranger than its own the base model finds the answers, by ratings given"
     marks = [-0.1, 0, 0.1, 0.2, 0.3, 0.4]
-    return panels(label, lambda base, now: float(now["base_nll"] - base["base_nll"]), (-0.15, 0.45), marks).text()
+
+    def rise(base: Record, evaluation: Record) -> float:
+        return float(evaluation["base_nll"] - base["base_nll"])
+
+    return panels(label, rise, (-0.15, 0.45), marks).text()
 
 
 def tokens() -> str:
@@ -199,8 +203,8 @@ def gate() -> str:
         "The gate's base NLL of every measured run, and the bound of each", WIDTH * len(by_persona), HEIGHT + 40
     )
     for n, (persona, records) in enumerate(by_persona.items()):
-        every = [(record, number, row) for record in records for number, row in enumerate(record["rounds"])]
-        runs = [run for run in every if "base_nll" in run[2]["run"]["gate"]]  # others had nothing to learn from
+        rounds = [(record, number, row) for record in records for number, row in enumerate(record["rounds"])]
+        runs = [run for run in rounds if "base_nll" in run[2]["run"]["gate"]]  # others had nothing to learn from
         plot = Plot(f"{persona}: measured and bound", (-0.5, len(runs) - 0.5), (-0.2, 1.0))
         plot.axes([], [(t, plain(t)) for t in (-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0)])
         for x, (record, number, row) in enumerate(runs):

@@ -29,8 +29,8 @@ class Goal(NamedTuple):
         bound = f"{'≥' if self.least else '≤'} {self.limit:g} {self.unit}"
         if self.figure is None:
             return f"| {self.title} | {bound} | not measured | – |"
-        met = self.figure >= self.limit if self.least else self.figure <= self.limit
-        return f"| {self.title} | {bound} | {self.figure:.2f} {self.unit} | {'met' if met else '**not met**'} |"
+        is_met = self.figure >= self.limit if self.least else self.figure <= self.limit
+        return f"| {self.title} | {bound} | {self.figure:.2f} {self.unit} | {'met' if is_met else '**not met**'} |"
 
 
 def table(report: dict[str, Any]) -> str:
@@ -76,12 +76,12 @@ def _relay(report: dict[str, Any]) -> Iterator[Goal]:
 def _start() -> Iterator[Goal]:
     report = json.loads(START.read_text(encoding="utf-8")) if START.exists() else {}
     yield Goal("memory at rest", report.get("serve", {}).get("rss_mb"), 70.0, "MB")
-    completions, took = report.get("large_completions", 0), report.get(LARGE, {}).get("s")
-    yield Goal("ready with 1,000,000 completions stored", took if completions >= 10**6 else None, 1.0, "s")
-    killed = report.get(f"{LARGE}, killed", {}).get("s")
-    yield Goal("the same after `kill -9`", killed if completions >= 10**6 else None, 2.0, "s")
+    completions, start_s = report.get("large_completions", 0), report.get(LARGE, {}).get("s")
+    yield Goal("ready with 1,000,000 completions stored", start_s if completions >= 10**6 else None, 1.0, "s")
+    recovery_s = report.get(f"{LARGE}, killed", {}).get("s")
+    yield Goal("the same after `kill -9`", recovery_s if completions >= 10**6 else None, 2.0, "s")
     if 0 < completions < 10**6:
-        yield Goal(f"the same with {completions:,}", took, 1.0, "s")
+        yield Goal(f"the same with {completions:,}", start_s, 1.0, "s")
 
 
 def _workers() -> Iterator[Goal]:
@@ -91,9 +91,9 @@ def _workers() -> Iterator[Goal]:
     yield Goal(title, min(gains, default=None), 1.6, least=True)
 
 
-def _ratio(mine: float | None, theirs: float | None) -> float | None:
-    return None if mine is None or not theirs else mine / theirs
+def _ratio(figure: float | None, reference: float | None) -> float | None:
+    return None if figure is None or not reference else figure / reference
 
 
-def _beyond(mine: float | None, bare: float | None) -> float | None:
-    return None if mine is None or bare is None else mine - bare
+def _beyond(figure: float | None, reference: float | None) -> float | None:
+    return None if figure is None or reference is None else figure - reference

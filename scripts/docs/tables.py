@@ -341,8 +341,8 @@ def fuzz(report: dict[str, Any]) -> str:
     )
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     for house in report["houses"]:
-        by, stored, memory = house["by_status"], house["store"], house["memory_mb"]
-        counts = [sum(n for status, n in by.items() if status[0] in first) for first in ("23", "4", "cl")]
+        by_status, stored, memory = house["by_status"], house["store"], house["memory_mb"]
+        counts = [sum(n for status, n in by_status.items() if status[0] in first) for first in ("23", "4", "cl")]
         lost = stored["lost"] + stored["witnesses"] - stored["witnesses_whole"]
         cells = [
             "with keys, a backend with every format" if house["keys"] else "no keys, a backend with chat completions",
@@ -440,7 +440,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "versus_cost": ("benchmarks/versus.json", tables_learning.versus_cost),
     "hinted": ("benchmarks/hinted.json", tables_learning.hinted),
     "agent": ("benchmarks/agent/*.json", tables_agent.agent),
-    "many": ("benchmarks/episodes.json", tables_agent.many),
+    "many": ("benchmarks/episodes.json", tables_agent.many_agents),
     "credit": ("benchmarks/agent/*.json", tables_agent.credit),
     "rollouts": ("benchmarks/rollouts.json", tables_agent.rollouts),
     "pair_tokens": ("benchmarks/pair_tokens.json", tables_learning.pair_tokens),

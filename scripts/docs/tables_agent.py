@@ -33,13 +33,13 @@ def _row(record: Mapping[str, Any]) -> str:
     setup, rows = record["what"], record["rounds"]
     trained = rows[1:]
     kept_groups = [int((row["metrics"] or {}).get("groups_kept", 0)) for row in trained]
-    out = [row["left_out"].get("no-variance", 0) // setup["members"] for row in rows]
-    dropped = [now - previous for previous, now in pairwise(out)]
+    totals = [row["left_out"].get("no-variance", 0) // setup["members"] for row in rows]
+    dropped = [total - previous_total for previous_total, total in pairwise(totals)]
     rise = trained[-1]["base_nll"] if trained else None
     task = setup["task"] + (", rewards shuffled" if setup["shuffle"] else "")
     return (
-        f"| {task} | {setup['seed']} | {rows[-1]['episodes']} | {_success(rows)} | {_each(kept_groups)} "
-        f"| {_each(dropped)} | {'–' if rise is None else f'{rise:+.2f}'} | {record['seconds'] / 60:.1f} |"
+        f"| {task} | {setup['seed']} | {rows[-1]['episodes']} | {_success(rows)} | {_listed(kept_groups)} "
+        f"| {_listed(dropped)} | {'–' if rise is None else f'{rise:+.2f}'} | {record['seconds'] / 60:.1f} |"
     )
 
 
@@ -49,12 +49,12 @@ def _success(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for name in marks[0]:
         rejected = [" (rejected)" if row.get("status") == "rejected" else "" for row in rows]
-        shares = [f"{mark[name]:.2f}{no}" for mark, no in zip(marks, rejected, strict=True)]
+        shares = [f"{mark[name]:.2f}{mark_text}" for mark, mark_text in zip(marks, rejected, strict=True)]
         lines.append((f"{name}: " if len(marks[0]) > 1 else "") + " → ".join(shares))
     return "<br>".join(lines)
 
 
-def _each(counts: Sequence[int]) -> str:
+def _listed(counts: Sequence[int]) -> str:
     return ", ".join(map(str, counts))
 
 
@@ -91,13 +91,13 @@ def rollouts(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{report['what']['clients']} clients. {report['date'][:10]}, {cpu}, {cores} cores."])
 
 
-def many(report: Mapping[str, Any]) -> str:
-    by = ", ".join(f"{name} {count}" for name, count in report["episodes_by_version"].items())
+def many_agents(report: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {count}" for name, count in report["episodes_by_version"].items())
     cpu, cores = report["machine"]["cpu"], report["machine"]["cores"]
     return "\n".join([
         "| episodes | turns | by version | two versions in one, rewards lost or doubled |",
         "|---|---|---|---|",
-        f"| {report['episodes']:,} | {report['turns']:,} | {by} | {len(report['wrong'])} |",
+        f"| {report['episodes']:,} | {report['turns']:,} | {versions} | {len(report['wrong'])} |",
         "",
         f"{report['date'][:10]}, {cpu}, {cores} cores, {report['seconds']:g} s, `{report['commit']}`.",
     ])  # fmt: skip

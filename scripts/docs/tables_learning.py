@@ -46,8 +46,8 @@ def loop(report: dict[str, Any]) -> str:
     lines = [f"| version | {' | '.join(PHASES.values())} | in all |", "|---" * (len(PHASES) + 2) + "|"]
     for v in report["versions"][1:]:
         # A run may start before its last rating has been answered.
-        each = [f"{max(v['phases'][name], 0):.1f} s" for name in PHASES]
-        lines.append(f"| v{v['version']} | {' | '.join(each)} | {v['rating_to_live_s']:.0f} s |")
+        cells = [f"{max(v['phases'][name], 0):.1f} s" for name in PHASES]
+        lines.append(f"| v{v['version']} | {' | '.join(cells)} | {v['rating_to_live_s']:.0f} s |")
     return "\n".join(lines)
 
 
@@ -73,7 +73,7 @@ def learn(records: list[dict[str, Any]]) -> str:
     for record in records:
         base, evals = record["base"], [r["eval"] for r in record["rounds"]]
         liked = [f"{r['eval']['liked']:.2f}{_mark(r['run'])}" for r in record["rounds"]] + ["–"] * (4 - len(evals))
-        rise = [now["base_nll"] - base["base_nll"] for now in evals]
+        rise = [evaluation["base_nll"] - base["base_nll"] for evaluation in evals]
         text, distinct = evals[-1]["text_nll"] / base["text_nll"] - 1, evals[-1]["distinct_2"]
         lines.append(
             f"| `{record['persona']}` | {taught_by(record)} | {record['seed']} | {base['liked']:.2f} "

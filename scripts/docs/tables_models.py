@@ -44,8 +44,8 @@ def at_ollama(report: Mapping[str, Any]) -> str:
         for server, kinds in sorted(report.items()):
             if kind in kinds:
                 lines.append(f"| {kind} | {server} | {_at_ollama(kinds[kind])} |")
-    every = [result for kinds in report.values() for result in kinds.values()]
-    return "\n".join([*lines, "", _circumstances(every)])
+    results = [result for kinds in report.values() for result in kinds.values()]
+    return "\n".join([*lines, "", _circumstances(results)])
 
 
 def _at_ollama(result: Mapping[str, Any]) -> str:
@@ -74,22 +74,22 @@ def whole_loop(report: Mapping[str, Any]) -> str:
         for server, result in servers.items():
             distance = (result["status"]["match"].get("apart") or {}) if result.get("status") else {}
             liked = result["base"]["liked"]
-            for number, each in enumerate(result["rounds"], 1):
-                lines.append(f"| {model} | {server} | {_distance(distance)} | {number} | {_round(each, liked)} |")
-                liked = (each.get("after") or {"liked": liked})["liked"]
+            for number, row in enumerate(result["rounds"], 1):
+                lines.append(f"| {model} | {server} | {_distance(distance)} | {number} | {_round(row, liked)} |")
+                liked = (row.get("after") or {"liked": liked})["liked"]
             if result.get("swaps"):
                 swaps.append(f"| {model} | {server} | {_swaps(result)} |")
-    every = [result for servers in report.values() for result in servers.values()]
-    return "\n".join([*lines, "", *([*swaps, ""] if len(swaps) > 2 else ()), _circumstances(every)])
+    results = [result for servers in report.values() for result in servers.values()]
+    return "\n".join([*lines, "", *([*swaps, ""] if len(swaps) > 2 else ()), _circumstances(results)])
 
 
 def _distance(distance: Any) -> str:
     return f"{distance:.3f} nats" if isinstance(distance, float) else "–"
 
 
-def _round(each: Mapping[str, Any], liked: float) -> str:
-    good = f"{sum(answer['liked'] for answer in each['answers'])} of {len(each['answers'])}"
-    run, evaluation = each["run"], each.get("after")
+def _round(row: Mapping[str, Any], liked: float) -> str:
+    good = f"{sum(answer['liked'] for answer in row['answers'])} of {len(row['answers'])}"
+    run, evaluation = row["run"], row.get("after")
     if run is None:
         return f"{good} | none | – | {liked:.2f} | – | – "
     check = (run["gate"] or {}).get("base_nll") or {}
@@ -97,7 +97,7 @@ def _round(each: Mapping[str, Any], liked: float) -> str:
     moved = f"{liked:.2f} → {evaluation['liked']:.2f}" if evaluation else f"{liked:.2f} → not asked"
     gate_s = (run["metrics"] or {}).get("seconds_gate")
     seconds = f"{run['seconds']:.0f} s" + (f", {gate_s:.0f} s" if gate_s else "")
-    return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {each['bytes'] / 1e6:.0f} MB"
+    return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {row['bytes'] / 1e6:.0f} MB"
 
 
 def _swaps(result: Mapping[str, Any]) -> str:
@@ -106,9 +106,9 @@ def _swaps(result: Mapping[str, Any]) -> str:
     return f"{' | '.join(seconds)} | {memory}"
 
 
-def _circumstances(every: Sequence[Mapping[str, Any]]) -> str:
-    dates = " and ".join(sorted({result["date"][:10] for result in every}))
-    machine, loads = every[0]["machine"], sorted(result["machine"]["load_before"] for result in every)
-    commits = ", ".join(sorted({f"`{result['commit']}`" for result in every}))
+def _circumstances(results: Sequence[Mapping[str, Any]]) -> str:
+    dates = " and ".join(sorted({result["date"][:10] for result in results}))
+    machine, loads = results[0]["machine"], sorted(result["machine"]["load_before"] for result in results)
+    commits = ", ".join(sorted({f"`{result['commit']}`" for result in results}))
     load = f"{loads[0]:.0f} to {loads[-1]:.0f}" if len(loads) > 1 else f"{loads[0]:.0f}"
     return f"{dates}, {machine['cpu']}, {machine['cores']} cores, load {load} by other programs, {commits}."

@@ -31,19 +31,19 @@ def faults(by_server: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(name for result in by_server.values() for name in result["faults"]))
     lines = [f"| fault | {' | '.join(by_server)} |", "|---" * (len(by_server) + 1) + "|"]
     for name in names:
-        cells = [_met(result["faults"].get(name)) for result in by_server.values()]
+        cells = [_encounters(result["faults"].get(name)) for result in by_server.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    every = [fault for result in by_server.values() for fault in result["faults"].values()]
-    wrong, lost = (sum(len(fault[key]) for fault in every) for key in ("wrong", "lost"))
+    rows = [fault for result in by_server.values() for fault in result["faults"].values()]
+    wrong, lost = (sum(len(fault[key]) for fault in rows) for key in ("wrong", "lost"))
     lines += [
         "",
-        f"{sum(fault['answers'] for fault in every)} answers in all: {wrong} wrong, {lost} lost. "
+        f"{sum(fault['answers'] for fault in rows)} answers in all: {wrong} wrong, {lost} lost. "
         f"{_circumstances(by_server.values())}",
     ]
     return "\n".join(lines)
 
 
-def _met(fault: Mapping[str, Any] | None) -> str:
+def _encounters(fault: Mapping[str, Any] | None) -> str:
     if fault is None:
         return "–"
     live = "base" if fault["live_after"] == 0 else f"v{fault['live_after']}"
@@ -118,10 +118,10 @@ def yielding(report: Mapping[str, Any]) -> str:
     lines = [f"| {heads} |", "|---" * (heads.count("|") + 1) + "|"]
     rows = sorted(report["rows"], key=lambda row: (row["backend"], row["yields"]))
     for row in rows:
-        idle, every, light = row["alone"], row["all"], row.get("light")
+        idle, busy, light = row["alone"], row["all"], row.get("light")
         cells = [
             row["backend"], "yes" if row["yields"] else "no", f"{idle['median_s']:.2f} s",
-            f"{idle['slowest_s']:.2f} s", f"× {every['median_ratio']:.2f}", f"× {every['slowest_ratio']:.2f}",
+            f"{idle['slowest_s']:.2f} s", f"× {busy['median_ratio']:.2f}", f"× {busy['slowest_ratio']:.2f}",
             f"× {light['median_ratio']:.2f}, × {light['slowest_ratio']:.2f}" if light else "–",
             ", ".join(_seconds(row["run_s"], way, row["runs"]) for way in ("nobody", "a question", "asked")),
         ]  # fmt: skip
@@ -131,7 +131,7 @@ def yielding(report: Mapping[str, Any]) -> str:
 
 def _seconds(spent: Mapping[str, float], way: str, ended: Sequence[str]) -> str:
     by_way = {name: (seconds, end) for (name, seconds), end in zip(spent.items(), ended, strict=False)}
-    seconds, end = next((each for name, each in by_way.items() if name.startswith(way)), (None, ""))
+    seconds, end = next((pair for name, pair in by_way.items() if name.startswith(way)), (None, ""))
     return "–" if seconds is None else f"{'over ' if end == 'cut short' else ''}{seconds:.0f} s"
 
 
