@@ -71,11 +71,11 @@ def _truncate(dice: random.Random, raw: bytes) -> bytes:
 
 
 def _flip(dice: random.Random, raw: bytes) -> bytes:
-    out = bytearray(raw)
+    flipped = bytearray(raw)
     for _ in range(dice.randint(1, 4)):
-        if out:
-            out[dice.randrange(len(out))] ^= 1 << dice.randrange(8)
-    return bytes(out)
+        if flipped:
+            flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
+    return bytes(flipped)
 
 
 def _insert(dice: random.Random, raw: bytes) -> bytes:

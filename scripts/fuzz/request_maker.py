@@ -319,8 +319,8 @@ def _json(dice: random.Random, facts: Facts, method: str, path: str, route: str,
 
 
 def _filled(dice: random.Random, facts: Facts, path: str) -> bytes:
-    for name, some in {**FILLS, "id": facts.completions, "rating": facts.ratings}.items():
-        path = path.replace("{" + name + "}", quote(dice.choice(list(some)), safe=""))
+    for name, values in {**FILLS, "id": facts.completions, "rating": facts.ratings}.items():
+        path = path.replace("{" + name + "}", quote(dice.choice(list(values)), safe=""))
     return path.encode()
 
 

@@ -94,9 +94,9 @@ class Fuzz:
                 self._tally.fails(seed, request, f"what came is no HTTP: {error} {how}")
                 self._tally.never_heard(request)
                 await socket.close()
-            took = time.perf_counter() - started
-            if took > self._tally.slowest_s:
-                self._tally.slowest_s, self._tally.slowest = took, f"seed {seed}: {request.route} {how}"
+            seconds = time.perf_counter() - started
+            if seconds > self._tally.slowest_s:
+                self._tally.slowest_s, self._tally.slowest = seconds, f"seed {seed}: {request.route} {how}"
             if seed % WITNESS == 0:
                 await self._witness(seed, socket)
         await socket.close()
