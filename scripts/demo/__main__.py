@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,29 @@ async def address_of(server: subprocess.Popen[bytes]) -> str:
     raise RuntimeError(f"rlproxy serve ended with {server.returncode}:\n{(HOME / 'serve.log').read_text()[-2000:]}")
 
 
+async def learn(
+    person: Person, prompts: list[str], measure: Callable[[int], None], progress: Progress
+) -> dict[str, Any] | None:
+    """Rate a round and watch the run that it sets off; the version that went live by it, None where none did."""
+    old_status = await person.status()
+    last_rating = await chat_and_rate(person, prompts, progress, old_status["live"])
+    if old_status["ratings"]["needed"] > old_status["ratings"]["fresh"] + ROUND:
+        return None  # the gate said no last time, and wants more ratings than this round brought
+    measure(old_status["live"])  # beside the run: the server answers somebody all the while anyway
+    status = await person.watch_run(old_status, progress)
+    live = status["live"]
+    if live == old_status["live"]:
+        return None
+    while f"v{live}" not in person.loop.first_seen:
+        await asyncio.sleep(0.05)
+    return {
+        "version": live,
+        "run": status["last_run"],
+        "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
+        "rated_at": time.time() - (time.monotonic() - last_rating),
+    }
+
+
 async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     prompts = read_prompts()
     rated, held_out_prompts = (
@@ -91,22 +115,9 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
                     measured[version] = asyncio.create_task(held_out(person, held_out_prompts, version, progress))
 
             for start in range(0, len(rated), ROUND):
-                old_status = await person.status()
-                last_rating = await chat_and_rate(person, rated[start : start + ROUND], progress, old_status["live"])
-                if old_status["ratings"]["needed"] > old_status["ratings"]["fresh"] + ROUND:
-                    continue  # the gate said no last time, and wants more ratings than this round brought
-                measure(old_status["live"])  # beside the run: the server answers somebody all the while anyway
-                status = await person.watch_run(old_status, progress)
-                live = status["live"]
-                if live == old_status["live"]:
-                    continue
-                while f"v{live}" not in person.loop.first_seen:
-                    await asyncio.sleep(0.05)
-                rows.append({
-                    "version": live, "ratings": start + ROUND, "run": status["last_run"],
-                    "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
-                    "rated_at": time.time() - (time.monotonic() - last_rating),
-                })  # fmt: skip
+                row = await learn(person, rated[start : start + ROUND], measure, progress)
+                if row is not None:
+                    rows.append({**row, "ratings": start + ROUND})
             scoring = Scoring()  # begins while the last version is asked
             for row in rows:
                 measure(row["version"])
