@@ -34,9 +34,9 @@ async def killing(count: int, folder: Path, dice: random.Random, until: float) -
     total: dict[str, Any] = {}
     while total.get("instants", 0) < count and time.monotonic() < until:
         batch = min(AT_ONCE, count - total.get("instants", 0))
-        some = folder / f"kills{total.get('instants', 0)}"
-        some.mkdir()
-        added(total, await kills.killed(batch, some, dice.randrange(2**32), until), some)
+        part_folder = folder / f"kills{total.get('instants', 0)}"
+        part_folder.mkdir()
+        added(total, await kills.killed(batch, part_folder, dice.randrange(2**32), until), part_folder)
         print(f"kills: {total['instants']} of {count}, {len(total['wrong'])} things wrong", flush=True)
     return total
 
@@ -45,9 +45,9 @@ async def cutting(count: int, folder: Path, dice: random.Random, until: float) -
     total: dict[str, Any] = {}
     while total.get("cuts", 0) < count and time.monotonic() < until:
         batch = min(CUTS_A_LIFE, count - total.get("cuts", 0))
-        some = folder / f"cuts{total.get('cuts', 0)}"
-        some.mkdir()
-        added(total, await power.cuts(batch, some, dice.randrange(2**32), until=until), some)
+        part_folder = folder / f"cuts{total.get('cuts', 0)}"
+        part_folder.mkdir()
+        added(total, await power.cuts(batch, part_folder, dice.randrange(2**32), until=until), part_folder)
         total["lives"] = total.get("lives", 0) + 1
         print(f"power cuts: {total['cuts']} of {count}, {len(total['wrong'])} things wrong", flush=True)
     return total
@@ -57,14 +57,14 @@ async def stepping(count: int, folder: Path, dice: random.Random, until: float) 
     """So many kills behind single acts of commits, and of an encrypted migration."""
     report: dict[str, Any] = {}
     for name in ("commits", "migration"):
-        some = folder / name
-        some.mkdir()
+        part_folder = folder / name
+        part_folder.mkdir()
         seed = dice.randrange(2**32)
         if name == "commits":
-            tally = await steps.commits(count, some, seed, until)
+            tally = await steps.commits(count, part_folder, seed, until)
         else:
-            tally = await asyncio.to_thread(steps.migrations, count, some, seed, until)
-        added(report.setdefault(name, {}), tally, some)
+            tally = await asyncio.to_thread(steps.migrations, count, part_folder, seed, until)
+        added(report.setdefault(name, {}), tally, part_folder)
         print(f"{name}: killed behind {tally['instants']} of {count} acts, {len(tally['wrong'])} wrong", flush=True)
     return report
 
@@ -88,12 +88,12 @@ async def main(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
     report |= {"load_before": round(os.getloadavg()[0], 1), "sqlite": sqlite3.sqlite_version}
     report["kills"] = await killing(options.kills, folder, dice, until)
-    if (no := power.compiler()) is None:
+    if (reason := power.compiler()) is None:
         report["power_cuts"] = await cutting(options.cuts, folder, dice, until)
         report |= await stepping(options.steps, folder, dice, until) if options.steps else {}
     else:
-        print(f"power cuts and kills behind single acts: none, {no}")
-        report["power_cuts"] = {"none": no, "wrong": []}
+        print(f"power cuts and kills behind single acts: none, {reason}")
+        report["power_cuts"] = {"none": reason, "wrong": []}
     report["seconds"] = round(time.monotonic() - began, 1)
     parts = [report[name] for name in ("kills", "power_cuts", "commits", "migration") if name in report]
     wrong = [problem for part in parts for problem in part.get("wrong", [])]

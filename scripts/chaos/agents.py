@@ -30,8 +30,8 @@ class Agent(Person):
 
     async def resend(self, http: aiohttp.ClientSession) -> None:
         """The reward that was under way when the proxy died, and the newest one: said twice, it changes nothing."""
-        mine = [reward for reward in self._ledger.rewards.values() if reward.by == self.name]
-        for reward in [reward for reward in mine if reward.acknowledged_at == NEVER] + mine[-1:]:
+        own_rewards = [reward for reward in self._ledger.rewards.values() if reward.agent == self.name]
+        for reward in [reward for reward in own_rewards if reward.acknowledged_at == NEVER] + own_rewards[-1:]:
             await self._reward(http, reward)
 
     async def _episode(self, http: aiohttp.ClientSession) -> None:

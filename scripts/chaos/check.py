@@ -64,8 +64,8 @@ def _ratings(db: sqlite3.Connection, ledger: Ledger, moment: float) -> list[str]
     for (completion, rater), steps in ledger.steps.items():
         row = live.get((completion, rater))
         value = None if row is None else row["value"]
-        if value not in (may := possible(steps, moment)):
-            problems.append(f"the rating of {completion} by {rater} is {value}, not one of {may}")
+        if value not in (possible_values := possible(steps, moment)):
+            problems.append(f"the rating of {completion} by {rater} is {value}, not one of {possible_values}")
         problems += [
             f"{step.rating} was acknowledged for {step.event} and is not stored so"
             for step in steps
@@ -89,13 +89,13 @@ def _rewards(db: sqlite3.Connection, ledger: Ledger, moment: float) -> list[str]
     for reward in ledger.rewards.values():
         row = rows.get(reward.episode)
         value = None if row is None else row["reward"]
-        may: set[float | None] = {None}
+        possible_values: set[float | None] = {None}
         if reward.acknowledged_at <= moment:
-            may = {reward.value}
+            possible_values = {reward.value}
         elif reward.sent_at <= moment:
-            may = {None, reward.value}
-        if value not in may:
-            problems.append(f"the reward of {reward.episode} is {value}, not one of {may}")
+            possible_values = {None, reward.value}
+        if value not in possible_values:
+            problems.append(f"the reward of {reward.episode} is {value}, not one of {possible_values}")
         elif row is not None and (value is None) != (row["ended_at"] is None):
             problems.append(f"{reward.episode} has the reward {value} and ended at {row['ended_at']}")
     rewarded = {id for id, row in rows.items() if row["reward"] is not None}
@@ -106,7 +106,7 @@ def possible(steps: list[Step], moment: float) -> set[float | None]:
     """The values that may be live: the last that was acknowledged by then, or the one that had been sent after it."""
     confirmed = [i for i, step in enumerate(steps) if step.acknowledged_at <= moment]
     last = confirmed[-1] if confirmed else -1
-    may = {steps[last].value if last >= 0 else None}
+    possible_values = {steps[last].value if last >= 0 else None}
     if last + 1 < len(steps) and steps[last + 1].sent_at <= moment:
-        may.add(steps[last + 1].value)
-    return may
+        possible_values.add(steps[last + 1].value)
+    return possible_values

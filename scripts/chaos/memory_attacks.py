@@ -45,7 +45,7 @@ class Scene(NamedTuple):
     backend: EndlessBackend
     part: float
 
-    def of(self, size: int) -> int:
+    def scaled(self, size: int) -> int:
         return max(1, int(size * self.part))
 
     @property
@@ -123,7 +123,7 @@ def unfinished(path: str, count: int, head: str, body: bytes) -> Callable[[Scene
         reader, writer = await asyncio.open_connection(*scene.address)
         try:
             writer.write(f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n".encode())
-            sent = memoryview(body)[: scene.of(len(body))]
+            sent = memoryview(body)[: scene.scaled(len(body))]
             for offset in range(0, len(sent), MB):
                 writer.write(sent[offset : offset + MB])
                 await writer.drain()
@@ -219,10 +219,10 @@ ATTACKS: Final[dict[str, Attack]] = {
     "40 bodies of 30 MB that wait for the backend": Attack(0, unfinished(CHAT, 40, announced(LONG), LONG)),
     "40 packed bodies": Attack(0, unfinished(CHAT, 40, announced(PACKED, "content-encoding: gzip"), PACKED)),
     "bodies of many things": Attack(
-        0, unfinished(CHAT, 16, announced(things := things_of(BODY)), things)
+        0, unfinished(CHAT, 16, announced(large_body := things_of(BODY)), large_body)
     ),
     "500 short bodies of many things": Attack(
-        0, unfinished(CHAT, 500, announced(few := things_of(60_000)), few)
+        0, unfinished(CHAT, 500, announced(short_body := things_of(60_000)), short_body)
     ),
     "2,000 unfinished webhooks": Attack(
         0, unfinished("/rl/webhooks/slack", 2000, f"content-length: {MB}", b"x" * (MB - 1)), SECRETS

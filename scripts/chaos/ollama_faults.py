@@ -55,7 +55,7 @@ class Observations:
     """Answers and failures that the clients met during one fault."""
 
     answers: int = 0
-    by: Counter[str] = field(default_factory=Counter)  # versions
+    by_version: Counter[str] = field(default_factory=Counter)
     unknown: list[tuple[str, str]] = field(default_factory=list)  # version and text, of no text known by then
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Observations:
     def met(self, label: str, text: str, texts: dict[str, set[str]]) -> None:
         """An answer, as that version, while `texts` is what versions are known to say."""
         self.answers += 1
-        self.by[label] += 1
+        self.by_version[label] += 1
         if text not in texts.get(label, ()):
             self.unknown.append((label, text))
 
@@ -292,21 +292,21 @@ FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 
 
-async def through(house: House, fault: Fault, each: int) -> dict[str, Any]:
+async def through(house: House, fault: Fault, answer_count: int) -> dict[str, Any]:
     async with asking(house) as observations:
-        await wait_for_answers(observations, each)
+        await wait_for_answers(observations, answer_count)
         began = time.perf_counter()
         await fault(house)
-        took = time.perf_counter() - began
-        await wait_for_answers(observations, 2 * each)
+        seconds = time.perf_counter() - began
+        await wait_for_answers(observations, 2 * answer_count)
     await asyncio.sleep(PAUSE_S)
     await stored(house, observations)
     observations.judge(house.texts)
     status = await house.proxy.get("/rl/status")
     return {
-        "answers": observations.answers, "by": dict(observations.by),
+        "answers": observations.answers, "by": dict(observations.by_version),
         "wrong": observations.wrong, "lost": observations.lost,
-        "failed": sum(observations.failed.values()), "told": dict(observations.failed), "seconds": round(took, 1),
+        "failed": sum(observations.failed.values()), "told": dict(observations.failed), "seconds": round(seconds, 1),
         "live_after": status["live"], "problem": house.plain(status["problem"] or ""),
     }  # fmt: skip
 
@@ -321,7 +321,9 @@ def _small_disk(folder: Path) -> Any:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def measure(binary: Path, label: str, names: list[str], each: int, work: Path, about: dict[str, Any]) -> None:
+async def measure(
+    binary: Path, label: str, names: list[str], answer_count: int, work: Path, about: dict[str, Any]
+) -> None:
     weights = resolve().path
     adapters = [random_adapter(weights, work / f"a{n}", seed=n, size=0.03) for n in (1, 2, 3)]
     (work / "ollama").mkdir()
@@ -331,7 +333,7 @@ async def measure(binary: Path, label: str, names: list[str], each: int, work: P
         house.server = OllamaServer(binary, work / "ollama", models=disk)
         async with house:
             for name in names:
-                figures = await through(house, FAULTS[name], each)
+                figures = await through(house, FAULTS[name], answer_count)
                 print(label, name, json.dumps(figures), flush=True)
                 _keep(label, name, about, figures)
 

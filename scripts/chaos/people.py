@@ -54,7 +54,7 @@ class Reward:
     """A program's reward for an episode."""
 
     episode: str
-    by: str
+    agent: str
     value: float
     sent_at: float
     acknowledged_at: float = NEVER

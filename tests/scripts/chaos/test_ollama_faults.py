@@ -12,7 +12,7 @@ def test_an_answer_before_its_version_was_learned_is_judged_by_what_is_learned()
     observations.met("v3", "three", texts)
     texts["v3"] = {"three"}
     observations.judge(texts)
-    assert (observations.answers, dict(observations.by), observations.wrong) == (2, {"base": 1, "v3": 1}, [])
+    assert (observations.answers, dict(observations.by_version), observations.wrong) == (2, {"base": 1, "v3": 1}, [])
 
 
 def test_an_answer_of_another_version_is_wrong() -> None:
