@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -17,6 +17,10 @@ from pydantic_core import PydanticCustomError
 from config.errors import SettingsError, nearest
 
 COMPLETE = "balanced"  # the preset that has every value; the others only differ from it
+REMOVED: Final = {  # values that earlier releases had, and why they are gone; run folders may still name them
+    "replay_ratio": "samples of earlier runs, trained once more, taught no more and kept no more",
+    "warmup_steps": "smaller first steps only put off the loss of sense to later ones",
+}
 
 
 class Preset(BaseModel):
@@ -29,7 +33,6 @@ class Preset(BaseModel):
     rank: int = Field(ge=1, le=1024)
     alpha: float = Field(gt=0)
     layers: Literal["auto", "attention"]
-    warmup_steps: int = Field(ge=0)
     max_grad_norm: float = Field(gt=0)
     max_seq_len: int = Field(ge=16)
     kl_ref: float = Field(ge=0)
@@ -70,7 +73,6 @@ class Preset(BaseModel):
     pair_beta: float = Field(ge=0)
     pair_nll: float = Field(ge=0)
     max_version_gap: int = Field(ge=0)
-    replay_ratio: float = Field(ge=0, le=0.75)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -79,10 +81,6 @@ class Preset(BaseModel):
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
             raise PydanticCustomError("number", "a number is needed")
         return value
-
-    def replays(self, new: int) -> int:
-        """How many samples of earlier runs train again beside so many new ones: `replay_ratio` of all, both signs."""
-        return round(new * self.replay_ratio / (1 - self.replay_ratio)) // 2 * 2
 
 
 def names() -> tuple[str, ...]:
@@ -94,6 +92,11 @@ def resolve(preset: str, overrides: Mapping[str, Any]) -> Preset:
     if preset not in _tables():
         raise SettingsError(f"There is no preset {preset!r}; {nearest(preset, _tables())}")
     for name in overrides:
+        if name in REMOVED:
+            raise SettingsError(
+                f"Preset value {name} was removed: {REMOVED[name]}. Your ratings and versions are kept; take {name} "
+                "out of train.overrides."
+            )
         if name not in Preset.model_fields:
             raise SettingsError(f"No preset has a value {name!r}; {nearest(name, Preset.model_fields)}")
     try:

@@ -22,7 +22,7 @@ from proxy.dialects import DIALECTS, Dialect, Reply
 from proxy.relay.context import choice_id
 from scripts.fakes.recorded import http_answer
 from scripts.fakes.socketless import Answering, Socketless
-from scripts.golden.corpus import Answer, Case, Said, recordings, servers, written
+from scripts.golden.corpus import Answer, Case, Choice, recordings, servers, written
 from store.records import Completion
 from tests.harness.chat_strategies import unhurried
 from tests.harness.replaying import Got, Replaying
@@ -85,10 +85,10 @@ def folded(case: Case, answer: Answer) -> list[Reply]:
     return fold.replies()
 
 
-def as_said(reply: Reply) -> Said:
+def as_choice(reply: Reply) -> Choice:
     calls = (call["function"] for call in reply.message.get("tool_calls") or ())
     used = reply.usage
-    return Said(
+    return Choice(
         text=reply.text,
         reasoning=reply.message.get("reasoning_content") or reply.message.get("reasoning") or "",
         calls=tuple((f["name"], json.loads(f["arguments"])) for f in calls),
@@ -143,7 +143,7 @@ def differing(case: Case) -> set[str]:
     return found
 
 
-def unlike(found: Said, expected: Said) -> set[str]:
+def unlike(found: Choice, expected: Choice) -> set[str]:
     different = {
         name
         for name in ("text", "reasoning", "calls", "finish", "usage", "prompt_ids", "ids")
@@ -158,8 +158,8 @@ def unlike(found: Said, expected: Said) -> set[str]:
 
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.id)
 def test_a_folded_stream_says_what_the_whole_answer_says(case: Case) -> None:
-    expected = case.said()
-    found = [as_said(reply) for reply in folded(case, case.best("stream"))]
+    expected = case.choices()
+    found = [as_choice(reply) for reply in folded(case, case.best("stream"))]
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert unlike(one, other) == differing(case), (one, other)
@@ -168,8 +168,8 @@ def test_a_folded_stream_says_what_the_whole_answer_says(case: Case) -> None:
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.id)
 def test_a_whole_answer_is_read_as_it_says(case: Case) -> None:
     body = json.loads(case.best("whole").body)
-    found = [as_said(reply) for reply in BY_NAME[case.dialect].of(case.request).whole(body)]
-    assert not [unlike(one, other) for one, other in zip(found, case.said(), strict=True) if one != other
+    found = [as_choice(reply) for reply in BY_NAME[case.dialect].of(case.request).whole(body)]
+    assert not [unlike(one, other) for one, other in zip(found, case.choices(), strict=True) if one != other
                 and unlike(one, other)]  # fmt: skip
 
 
@@ -263,17 +263,17 @@ def check_client(case: Case, kind: str, got: Got) -> None:
 
 
 def check_capture(case: Case, kind: str, got: Got, proxy: Replaying) -> None:
-    check_rows(case, kind, [proxy.run(proxy.captured(choice_id(got.id, i))) for i in range(len(case.said()))])
+    check_rows(case, kind, [proxy.run(proxy.captured(choice_id(got.id, i))) for i in range(len(case.choices()))])
 
 
 def check_rows(case: Case, kind: str, rows: Sequence[Completion | None]) -> None:
     """What is stored of each choice is what the server's own whole answer says."""
-    for row, other in zip(rows, case.said(), strict=True):
+    for row, other in zip(rows, case.choices(), strict=True):
         assert row is not None and row.status == "done" and row.end is not None and row.end.reply is not None
         reply = json.loads(row.end.reply.body)
         calls = [call["function"] for call in reply.get("tool_calls") or ()]
         used = row.end.usage
-        one = Said(
+        one = Choice(
             text=row.end.text,
             reasoning=other.reasoning,  # not kept in the tree
             calls=tuple((f["name"], f["arguments"]) for f in calls),
@@ -319,7 +319,7 @@ async def test_replayed_at_every_boundary(socketless: dict[str, Socketless]) -> 
         headers = {k.lower(): v for k, v in response.headers.items()}
         got = Got(response.status, headers, body, headers["x-rl-completion-id"], (case.route, None))
         check_client(case, "stream", got)
-        rows = [await proxy.store.completions.get(choice_id(got.id, i)) for i in range(len(case.said()))]
+        rows = [await proxy.store.completions.get(choice_id(got.id, i)) for i in range(len(case.choices()))]
         check_rows(case, "stream", rows)
 
 

@@ -28,7 +28,7 @@ from trainer.io.cache import Cache
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 from trainer.io.progress import Progress, Stop, rounded
 from trainer.io.run_folder import SAMPLES, RunError, read_lines, read_spec, write_atomic
-from trainer.lessons import acceptance, replay, samples, trajectories
+from trainer.lessons import acceptance, samples, trajectories
 from trainer.lessons.acceptance import NoiseUnknown, Outcome
 from trainer.lessons.chat_template import Template
 from trainer.lessons.lesson import Lesson, goes_by_token
@@ -104,7 +104,7 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
     progress.phase("old")
     lessons = _prepare(run, plan, model, read)
     model = _optimiser(run, model, lessons)
-    teaching = _teaching(run, read, lessons)
+    teaching = _teaching(run, lessons)
     tuned_rate = _tuned_rate(run, plan, model, teaching)
     plan = planning.for_lessons(plan, lessons, teaching, tuned_rate, progress)
     if not model.policy.interpolates:
@@ -126,11 +126,10 @@ def _run(folder: Path, result: Result, progress: Progress, stop: Stop, seal: Sea
 
     progress.phase("write")
     run.record(metrics=result["metrics"] | run.clock.laps)
-    new, replayed = used - read.repeated, used & read.repeated
-    _write(run, plan, model, read, lessons, candidate, attempts, tuned_rate, new, replayed)
+    _write(run, plan, model, read, lessons, candidate, attempts, tuned_rate, used)
     if candidate.refusal is None:
-        _move_baselines(run, plan, [s for s in reversed(read.usable) if s.rating in new])  # the newest last
-        run.record(reason=_passed(candidate, attempts, len(new), len(replayed), plan.weak_reason))
+        _move_baselines(run, plan, [s for s in reversed(read.usable) if s.rating in used])  # the newest last
+        run.record(reason=_passed(candidate, attempts, len(used), plan.weak_reason))
 
 
 # --- load ---------------------------------------------------------------------------------------------------------
@@ -233,7 +232,7 @@ def _read(run: RunContext, plan: Plan, model: RunModel) -> RunSamples:
     )
     _tell_of_prompts(run, model.template, usable)
     _tell_of_pictures(run, usable, unusable)
-    return RunSamples(replay.choose(usable, run.spec, plan.preset, run.progress), unusable, calibration)
+    return RunSamples(usable, unusable, calibration)
 
 
 def _tell_of_prompts(run: RunContext, template: Template, usable: Sequence[Sample]) -> None:
@@ -297,11 +296,11 @@ def _optimiser(run: RunContext, model: RunModel, lessons: Lessons) -> RunModel:
     return replace(model, optimiser={})
 
 
-def _teaching(run: RunContext, read: RunSamples, lessons: Lessons) -> list[Lesson]:
+def _teaching(run: RunContext, lessons: Lessons) -> list[Lesson]:
     """The lessons that teach. Raises NothingToLearn where there are none, or nothing to compare in them."""
     teaching = [lesson for lesson in lessons.train if lesson.teaches]
-    outcomes = [outcome for rating, outcome in lessons.outcomes.items() if rating not in read.repeated]
-    if all(lesson.sample.replayed for lesson in teaching):
+    outcomes = list(lessons.outcomes.values())
+    if not teaching:
         raise NothingToLearn(acceptance.explain_nothing(outcomes))
     passed = [
         lesson.sample
@@ -369,7 +368,7 @@ def _measure_lessons(run: RunContext, model: RunModel, read: RunSamples) -> None
     if not run.spec.lessons:
         return
     run.stop.check()
-    run.record(lessons=lesson_gaps.measure(model, [sample for sample in read.usable if not sample.replayed]))
+    run.record(lessons=lesson_gaps.measure(model, read.usable))
     run.clock.lap("gate")
 
 
@@ -382,8 +381,7 @@ def _write(
     candidate: TrainedCandidate,
     attempts: Attempts,
     tuned_rate: float | None,
-    new: set[str],
-    replayed: set[str],
+    used: set[str],
 ) -> None:
     """The adapter: where it may go live, or beside the run for whoever wants to look at it."""
     spec, result, refusal = run.spec, run.result, candidate.refusal
@@ -395,9 +393,8 @@ def _write(
         "model": spec.model,
         "weights": spec.weights,
         "objective": spec.loss.name if spec.loss else plan.preset.objective,
-        "samples": sorted(new),
-        "replayed": sorted(replayed),
-        "recomputed": sorted(rating for rating in new | replayed if not lessons.outcomes[rating].exact),
+        "samples": sorted(used),
+        "recomputed": sorted(rating for rating in used if not lessons.outcomes[rating].exact),
         "baseline": spec.baseline,
         "metrics": result["metrics"],
         "gate": result["gate"],
@@ -433,11 +430,10 @@ def _move_baselines(run: RunContext, plan: Plan, new: Sequence[Sample]) -> None:
     )
 
 
-def _passed(candidate: TrainedCandidate, attempts: Attempts, used: int, replayed: int, weak_reason: str | None) -> str:
+def _passed(candidate: TrainedCandidate, attempts: Attempts, used: int, weak_reason: str | None) -> str:
     trained = candidate.steps
-    replayed_note = f" and {replayed} of earlier runs" if replayed else ""
     early_note = f", {trained.early_reason}; it" if trained.early_reason else ""
-    reason = f"{int(trained.metrics['steps'])} steps on {used} samples{replayed_note}{early_note} passed the gate."
+    reason = f"{int(trained.metrics['steps'])} steps on {used} samples{early_note} passed the gate."
     if attempts.reason:
         reason += f" That was a second try, {attempts.how}; the first was dropped: {attempts.reason}."
         reason += " Nothing is left to do."

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from config import presets
 from config.languages import gate_questions
 from proxy.conversation.modalities import IMAGE_REASONS, in_words
 from proxy.images import run_pictures
@@ -142,17 +141,12 @@ class Claims:
         calibration = await self._store.completions.exact_unrated(
             version=run.parent, line=run.line, limit=2 * train.calibration
         )
-        replays = presets.resolve(train.preset, train.overrides).replays(run.samples - run.held)
-        replays = 0 if self._cloud_student else replays
         adapters = {a.version: a.path for a in await self._store.versions.all() if not a.is_deleted}
         if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
             await self._store.samples.of_run(run.id),
             await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES, run.line),
-            await self._store.samples.replay_samples(run, max_version_gap=train.max_version_gap, each=replays)
-            if replays
-            else [],
         )
         turns = await self._store.episode_groups.run_turns(run.id)
         moments = await self._store.opinions.moments(train.max_rater_share, train.raters, run.line)

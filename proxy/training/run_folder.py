@@ -56,21 +56,18 @@ TEXTS: Final = (
 def lines(
     samples: Sequence[RunSample],
     held_samples: Sequence[RunSample],
-    replay_samples: Sequence[RunSample],
     train: Train,
     moments: Moments,
     lessons: Mapping[str, Sequence[PromptLesson]] = NO_LESSONS,
 ) -> list[dict[str, Any]]:
     """Lines of samples.jsonl. `held_samples` are held-back samples of earlier runs: the gate sees them again.
 
-    `replay_samples` trained in those: the trainer may choose among them what trains once more. `lessons` were in the
-    prompts of these completions.
+    `lessons` were in the prompts of these completions.
     """
     now = _by_completion(samples)
     held_groups = {id: group for id, group in _by_completion(held_samples).items() if id not in now}
     groups = [(group, "held" if group[0].is_held else "train") for group in now.values()]
     groups += [(group, "held") for group in held_groups.values()]
-    groups += [(group, "replay") for group in _by_completion(replay_samples).values()]
     return [_sample(group, train, moments, split, lessons.get(_id(group), ())) for group, split in groups]
 
 

@@ -32,7 +32,7 @@ from store.records import BASE, Adapter, Completion, Rating, Run
 from store.store import Store
 from trainer.launch import AdapterError, Seal, SealError, verify_adapter
 
-Split = Literal["train", "held", "replay"]
+Split = Literal["train", "held", "replay"]  # replay: a run of an earlier release trained it once more
 NOT_KEPT: Final = ["the push of each single token: a run keeps their number and their mean advantage"]
 WEIGHTS: Final = "adapter_model.safetensors"
 UNDER_WAY: Final = ("claimed", "running")
@@ -80,7 +80,7 @@ class Explanations:
         }
 
     async def _runs(self, completion: Completion, ratings: Sequence[Rating]) -> list[ExplainedRun]:
-        """All that took it, or trained it once more."""
+        """All that took it, or trained it once more, as runs of earlier releases did."""
         id = completion.new.id
         splits: dict[int, Split] = {}
         runs: dict[int, Run] = {}

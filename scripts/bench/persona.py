@@ -20,7 +20,6 @@ import numpy as np
 
 from config import presets
 from config.languages import DEFAULT, language
-from config.presets import Preset
 from trainer.lessons.batch import score
 from trainer.lessons.chat_template import Template
 from trainer.policy.packing import Tokens
@@ -199,15 +198,6 @@ def rate(
             for line in siblings:
                 line["split"] = "held"
     return lines
-
-
-def replayed(earlier: list[dict[str, Any]], version: int, preset: Preset, new: int) -> list[dict[str, Any]]:
-    """Lines of earlier runs as the proxy would hand them to this one: newest versions first; the trainer chooses."""
-    each = preset.replays(new)
-    near = [line for line in earlier if version - line["version"] <= preset.max_version_gap]
-    near.sort(key=lambda line: -line["version"])
-    sides = [[line for line in near if line["reward"] * sign > 0][:each] for sign in (1, -1)]
-    return [line | {"split": "replay"} for side in sides for line in side]
 
 
 def train(folder: Path, spec: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:

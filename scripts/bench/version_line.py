@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from config import presets
-from scripts.bench.persona import replayed, train
+from scripts.bench.persona import train
 
 Line = dict[str, Any]  # of a samples.jsonl
 
@@ -30,7 +30,6 @@ class LineState:
     versions: list[tuple[int, str | None]] = field(default_factory=lambda: [(0, None)])  # that were live, in order
     waiting: list[Line] = field(default_factory=list)  # ratings that a run gave back
     held_lines: list[Line] = field(default_factory=list)
-    trained: list[Line] = field(default_factory=list)  # what runs have trained on, newest first
 
 
 def overrides_of(items: Sequence[str]) -> dict[str, Any]:
@@ -113,14 +112,11 @@ class VersionLine:
             "baseline": state.baseline,
             "seed": self._seed * 10 + number,
         }
-        new = [line for line in lines if line["split"] == "train"]
-        replay_lines = replayed(state.trained, self.version, self.preset, len(new))
-        result = train(folder, spec, lines + state.held_lines + replay_lines)
+        result = train(folder, spec, lines + state.held_lines)
         if result["status"] == "passed":
             state.versions.append((number, str(out)))
             state.baseline = result["baseline_after"]
             state.held_lines = [line for line in lines if line["split"] == "held"] + state.held_lines
-            state.trained = new + state.trained
             state.waiting = []
         else:
             state.waiting = lines

@@ -33,10 +33,10 @@ KILLS, CUTS, STEPS = 200, 500, 60
 async def killing(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
     total: dict[str, Any] = {}
     while total.get("instants", 0) < count and time.monotonic() < until:
-        left = min(AT_ONCE, count - total.get("instants", 0))
-        some = folder / f"kills{total.get('instants', 0)}"
-        some.mkdir()
-        added(total, await kills.killed(left, some, dice.randrange(2**32), until), some)
+        batch = min(AT_ONCE, count - total.get("instants", 0))
+        part_folder = folder / f"kills{total.get('instants', 0)}"
+        part_folder.mkdir()
+        added(total, await kills.killed(batch, part_folder, dice.randrange(2**32), until), part_folder)
         print(f"kills: {total['instants']} of {count}, {len(total['wrong'])} things wrong", flush=True)
     return total
 
@@ -44,10 +44,10 @@ async def killing(count: int, folder: Path, dice: random.Random, until: float) -
 async def cutting(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
     total: dict[str, Any] = {}
     while total.get("cuts", 0) < count and time.monotonic() < until:
-        left = min(CUTS_A_LIFE, count - total.get("cuts", 0))
-        some = folder / f"cuts{total.get('cuts', 0)}"
-        some.mkdir()
-        added(total, await power.cuts(left, some, dice.randrange(2**32), until=until), some)
+        batch = min(CUTS_A_LIFE, count - total.get("cuts", 0))
+        part_folder = folder / f"cuts{total.get('cuts', 0)}"
+        part_folder.mkdir()
+        added(total, await power.cuts(batch, part_folder, dice.randrange(2**32), until=until), part_folder)
         total["lives"] = total.get("lives", 0) + 1
         print(f"power cuts: {total['cuts']} of {count}, {len(total['wrong'])} things wrong", flush=True)
     return total
@@ -55,18 +55,18 @@ async def cutting(count: int, folder: Path, dice: random.Random, until: float) -
 
 async def stepping(count: int, folder: Path, dice: random.Random, until: float) -> dict[str, Any]:
     """So many kills behind single acts of commits, and of an encrypted migration."""
-    found: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for name in ("commits", "migration"):
-        some = folder / name
-        some.mkdir()
+        part_folder = folder / name
+        part_folder.mkdir()
         seed = dice.randrange(2**32)
         if name == "commits":
-            tally = await steps.commits(count, some, seed, until)
+            tally = await steps.commits(count, part_folder, seed, until)
         else:
-            tally = await asyncio.to_thread(steps.migrations, count, some, seed, until)
-        added(found.setdefault(name, {}), tally, some)
+            tally = await asyncio.to_thread(steps.migrations, count, part_folder, seed, until)
+        added(report.setdefault(name, {}), tally, part_folder)
         print(f"{name}: killed behind {tally['instants']} of {count} acts, {len(tally['wrong'])} wrong", flush=True)
-    return found
+    return report
 
 
 def added(total: dict[str, Any], tally: dict[str, Any], folder: Path) -> None:
@@ -85,27 +85,27 @@ async def main(options: argparse.Namespace) -> int:
     until = began + options.minutes * 60
     dice = random.Random(options.seed)
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-chaos-"))
-    found: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
-    found |= {"load_before": round(os.getloadavg()[0], 1), "sqlite": sqlite3.sqlite_version}
-    found["kills"] = await killing(options.kills, folder, dice, until)
-    if (no := power.compiler()) is None:
-        found["power_cuts"] = await cutting(options.cuts, folder, dice, until)
-        found |= await stepping(options.steps, folder, dice, until) if options.steps else {}
+    report: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
+    report |= {"load_before": round(os.getloadavg()[0], 1), "sqlite": sqlite3.sqlite_version}
+    report["kills"] = await killing(options.kills, folder, dice, until)
+    if (reason := power.compiler()) is None:
+        report["power_cuts"] = await cutting(options.cuts, folder, dice, until)
+        report |= await stepping(options.steps, folder, dice, until) if options.steps else {}
     else:
-        print(f"power cuts and kills behind single acts: none, {no}")
-        found["power_cuts"] = {"none": no, "wrong": []}
-    found["seconds"] = round(time.monotonic() - began, 1)
-    parts = [found[name] for name in ("kills", "power_cuts", "commits", "migration") if name in found]
-    wrong = [one for part in parts for one in part.get("wrong", [])]
-    found["ok"] = not wrong and found["kills"].get("instants", 0) == options.kills
+        print(f"power cuts and kills behind single acts: none, {reason}")
+        report["power_cuts"] = {"none": reason, "wrong": []}
+    report["seconds"] = round(time.monotonic() - began, 1)
+    parts = [report[name] for name in ("kills", "power_cuts", "commits", "migration") if name in report]
+    wrong = [problem for part in parts for problem in part.get("wrong", [])]
+    report["ok"] = not wrong and report["kills"].get("instants", 0) == options.kills
     target = options.json or ROOT / "benchmarks" / ("chaos_short.json" if is_short(options) else "chaos.json")
-    target.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    print(json.dumps(found, indent=1, ensure_ascii=False))
+    target.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    print(json.dumps(report, indent=1, ensure_ascii=False))
     if wrong:
         print(f"The homes are kept: {folder}")
     else:
         shutil.rmtree(folder)
-    return 0 if found["ok"] else 1
+    return 0 if report["ok"] else 1
 
 
 if __name__ == "__main__":
@@ -116,6 +116,6 @@ if __name__ == "__main__":
     parser.add_argument("--minutes", type=float, default=30.0, help="no life begins after that")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    signal.alarm(int(given.minutes * 60) + 600)  # whatever hangs; the proxies end with us
-    sys.exit(asyncio.run(main(given)))
+    arguments = parser.parse_args()
+    signal.alarm(int(arguments.minutes * 60) + 600)  # whatever hangs; the proxies end with us
+    sys.exit(asyncio.run(main(arguments)))

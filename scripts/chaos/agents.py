@@ -28,11 +28,11 @@ class Agent(Person):
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             self._ledger.cut += 1
 
-    async def again(self, http: aiohttp.ClientSession) -> None:
+    async def resend(self, http: aiohttp.ClientSession) -> None:
         """The reward that was under way when the proxy died, and the newest one: said twice, it changes nothing."""
-        mine = [one for one in self._ledger.rewards.values() if one.by == self.name]
-        for one in [one for one in mine if one.acknowledged_at == NEVER] + mine[-1:]:
-            await self._reward(http, one)
+        own_rewards = [reward for reward in self._ledger.rewards.values() if reward.agent == self.name]
+        for reward in [reward for reward in own_rewards if reward.acknowledged_at == NEVER] + own_rewards[-1:]:
+            await self._reward(http, reward)
 
     async def _episode(self, http: aiohttp.ClientSession) -> None:
         self.episodes += 1

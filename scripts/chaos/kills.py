@@ -42,8 +42,8 @@ async def killed(instants: int, folder: Path, seed: int, until: float = float("i
     await backend.start()
     try:
         while tally["instants"] < instants and time.monotonic() < until:
-            left = min(LIVES_A_HOME, instants - tally["instants"])
-            await _one_home(left, folder / f"home{tally['instants']}", backend, random.Random(seed), tally, until)
+            lives = min(LIVES_A_HOME, instants - tally["instants"])
+            await _one_home(lives, folder / f"home{tally['instants']}", backend, random.Random(seed), tally, until)
             seed += 1
     finally:
         await backend.stop()
@@ -90,29 +90,29 @@ async def last_life(nursery: Nursery, people: list[Person], home: Path, ledger: 
     """Once to the end: what was cut is sent again, and the stop is in order. Counts what the ledger has."""
     await nursery.born()
     async with nursery.client(await nursery.answers()) as http:
-        await asyncio.gather(*(person.again(http) for person in people))
+        await asyncio.gather(*(person.resend(http) for person in people))
     if (status := await nursery.stop()) != 0:
         tally["wrong"].append(f"the last stop ended with {status}")
     tally["wrong"] += await asyncio.to_thread(wrong, home, ledger)
-    tally["asked"] += ledger.asked
+    tally["asked"] += ledger.request_count
     tally["whole"] += len(ledger.answers)
     tally["acts"] += ledger.acknowledged
-    tally["rewards"] += sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
+    tally["rewards"] += sum(reward.acknowledged_at < NEVER for reward in ledger.rewards.values())
 
 
 async def _life(nursery: Nursery, people: list[Person], ledger: Ledger, dice: random.Random) -> None:
     async with nursery.client(await nursery.answers()) as http:
-        await asyncio.gather(*(person.again(http) for person in people))
+        await asyncio.gather(*(person.resend(http) for person in people))
         async with living(people, http):
             await _some_life(ledger, dice.randint(0, MOST))
             await asyncio.sleep(dice.uniform(0.0, BETWEEN_S))
             await nursery.kill()
 
 
-async def _some_life(ledger: Ledger, told: int) -> None:
+async def _some_life(ledger: Ledger, count: int) -> None:
     until = time.monotonic() + LONGEST_S
-    told += ledger.told()
-    while ledger.told() < told and time.monotonic() < until:
+    goal = ledger.confirmations() + count
+    while ledger.confirmations() < goal and time.monotonic() < until:
         await asyncio.sleep(0.002)
 
 

@@ -45,7 +45,7 @@ class Scene(NamedTuple):
     backend: EndlessBackend
     part: float
 
-    def of(self, size: int) -> int:
+    def scaled(self, size: int) -> int:
         return max(1, int(size * self.part))
 
     @property
@@ -62,8 +62,8 @@ class Attack(NamedTuple):
 
 def question(path: str, *, stream: bool) -> bytes:
     message = [{"role": "user", "content": "hi"}]
-    named = {"input": "hi"} if path == "/v1/responses" else {"messages": message}
-    return json.dumps({"model": MODEL, "stream": stream, "max_tokens": 10, **named}).encode()
+    prompt = {"input": "hi"} if path == "/v1/responses" else {"messages": message}
+    return json.dumps({"model": MODEL, "stream": stream, "max_tokens": 10, **prompt}).encode()
 
 
 async def read(scene: Scene, path: str, *, stream: bool, headers: dict[str, str] | None = None) -> dict[str, Any]:
@@ -119,11 +119,11 @@ async def heads(scene: Scene) -> dict[str, Any]:
 def unfinished(path: str, count: int, head: str, body: bytes) -> Callable[[Scene], Awaitable[dict[str, Any]]]:
     """So many connections that send all of this and wait. What they are told, and what is still waited for."""
 
-    async def one(scene: Scene) -> str:
+    async def send_unfinished(scene: Scene) -> str:
         reader, writer = await asyncio.open_connection(*scene.address)
         try:
             writer.write(f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{head}\r\n\r\n".encode())
-            sent = memoryview(body)[: scene.of(len(body))]
+            sent = memoryview(body)[: scene.scaled(len(body))]
             for offset in range(0, len(sent), MB):
                 writer.write(sent[offset : offset + MB])
                 await writer.drain()
@@ -138,7 +138,7 @@ def unfinished(path: str, count: int, head: str, body: bytes) -> Callable[[Scene
 
     async def run(scene: Scene) -> dict[str, Any]:
         scene.backend.mood = "silent"
-        return {"statuses": Counter(await asyncio.gather(*(one(scene) for _ in range(count))))}
+        return {"statuses": Counter(await asyncio.gather(*(send_unfinished(scene) for _ in range(count))))}
 
     return run
 
@@ -173,8 +173,8 @@ def things_of(size: int) -> bytes:
     return b'{"model":"fake","messages":[{"role":"user","content":[' + b"{}," * (size // 3) + b"{}]}]}"
 
 
-def announced(body: bytes, *more: str) -> str:
-    return "\r\n".join((f"content-length: {len(body)}", *more))
+def announced(body: bytes, *headers: str) -> str:
+    return "\r\n".join((f"content-length: {len(body)}", *headers))
 
 
 CHAT: Final = "/v1/chat/completions"
@@ -219,10 +219,10 @@ ATTACKS: Final[dict[str, Attack]] = {
     "40 bodies of 30 MB that wait for the backend": Attack(0, unfinished(CHAT, 40, announced(LONG), LONG)),
     "40 packed bodies": Attack(0, unfinished(CHAT, 40, announced(PACKED, "content-encoding: gzip"), PACKED)),
     "bodies of many things": Attack(
-        0, unfinished(CHAT, 16, announced(things := things_of(BODY)), things)
+        0, unfinished(CHAT, 16, announced(large_body := things_of(BODY)), large_body)
     ),
     "500 short bodies of many things": Attack(
-        0, unfinished(CHAT, 500, announced(few := things_of(60_000)), few)
+        0, unfinished(CHAT, 500, announced(short_body := things_of(60_000)), short_body)
     ),
     "2,000 unfinished webhooks": Attack(
         0, unfinished("/rl/webhooks/slack", 2000, f"content-length: {MB}", b"x" * (MB - 1)), SECRETS
@@ -248,7 +248,7 @@ async def measure(attack: Attack, part: float) -> dict[str, Any]:
         await served.start()
         began = time.monotonic()
         try:
-            before = memory(served.process.pid, "VmRSS")
+            idle_mb = memory(served.process.pid, "VmRSS")
             try:
                 async with asyncio.timeout(PATIENCE_S + 600 * part):
                     outcome = await attack.run(Scene(served, backend, part))
@@ -259,7 +259,7 @@ async def measure(attack: Attack, part: float) -> dict[str, Any]:
                 assert response.status == 200
             return {
                 "peak_mb": memory(served.process.pid, "VmHWM"),
-                "before_mb": before,
+                "before_mb": idle_mb,
                 "s": round(time.monotonic() - began, 1),
                 "sent_mb": round(backend.sent / MB),
                 **outcome,
@@ -275,8 +275,8 @@ async def measure(attack: Attack, part: float) -> dict[str, Any]:
 async def measured(names: list[str], part: float) -> dict[str, Any]:
     attacks: dict[str, Any] = {}
     for name in names:
-        attacks[name] = found = await measure(ATTACKS[name], part)
-        print(f"{found['peak_mb']:8.1f} MB  {name}  {found}", flush=True)
+        attacks[name] = result = await measure(ATTACKS[name], part)
+        print(f"{result['peak_mb']:8.1f} MB  {name}  {result}", flush=True)
     largest = max(attacks, key=lambda name: attacks[name]["peak_mb"])
     return {"largest": largest, "largest_mb": attacks[largest]["peak_mb"], "attacks": attacks}
 
@@ -286,14 +286,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="NAME")
     parser.add_argument("--part", type=float, default=1.0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if not sys.platform.startswith("linux"):
         raise SystemExit("The largest memory of a process is read from /proc, which only Linux has.")
     about = circumstances()
     server = ServerSection()
     about |= {"max_body_bytes": server.max_body_bytes, "max_held_bytes": server.max_held_bytes}
-    result = about | asyncio.run(measured(given.only or list(ATTACKS), given.part))
-    target = given.json or (ROOT / "benchmarks/memory_attacks.json" if given.part == 1 and not given.only else None)
+    result = about | asyncio.run(measured(arguments.only or list(ATTACKS), arguments.part))
+    target = arguments.json or (
+        ROOT / "benchmarks/memory_attacks.json" if arguments.part == 1 and not arguments.only else None
+    )
     if target is not None:
         target.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -51,11 +51,11 @@ DISK_MB = 1400
 
 
 @dataclass
-class Seen:
+class Observations:
     """Answers and failures that the clients met during one fault."""
 
     answers: int = 0
-    by: Counter[str] = field(default_factory=Counter)  # versions
+    by_version: Counter[str] = field(default_factory=Counter)
     unknown: list[tuple[str, str]] = field(default_factory=list)  # version and text, of no text known by then
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Seen:
     def met(self, label: str, text: str, texts: dict[str, set[str]]) -> None:
         """An answer, as that version, while `texts` is what versions are known to say."""
         self.answers += 1
-        self.by[label] += 1
+        self.by_version[label] += 1
         if text not in texts.get(label, ()):
             self.unknown.append((label, text))
 
@@ -73,8 +73,8 @@ class Seen:
         """Once the fault is over. A version that went live meanwhile answered before its texts were learned."""
         for label, text in self.unknown:
             if text not in texts.get(label, ()):
-                others = [name for name, known in texts.items() if name != label and text in known]
-                self.wrong.append(f"{label} said {text!r}" + (f", as {' and '.join(others)} do" if others else ""))
+                speakers = [name for name, version_texts in texts.items() if name != label and text in version_texts]
+                self.wrong.append(f"{label} said {text!r}" + (f", as {' and '.join(speakers)} do" if speakers else ""))
 
 
 class House:
@@ -124,13 +124,13 @@ class House:
         body = await response.json()
         if response.status != 200:
             raise Failed(f"{response.status} {body['error']['message']}")
-        said: str = body["choices"][0]["message"]["content"]
-        return said, response.headers["x-rl-adapter"], response.headers["x-rl-completion-id"]
+        text: str = body["choices"][0]["message"]["content"]
+        return text, response.headers["x-rl-adapter"], response.headers["x-rl-completion-id"]
 
     def plain(self, words: str) -> str:
         """Without what differs from one time to the next."""
-        for what, word in ((self.proxy.mark, "MARK"), (self.server.url, "URL"), (str(self.folder), "FOLDER")):
-            words = words.replace(what, word)
+        for value, word in ((self.proxy.mark, "MARK"), (self.server.url, "URL"), (str(self.folder), "FOLDER")):
+            words = words.replace(value, word)
         return words.replace(str(self.server.port), "PORT")[:300]
 
 
@@ -138,7 +138,7 @@ class Failed(Exception):
     """A client got an error instead of an answer."""
 
 
-async def client(house: House, seen: Seen, first: int) -> None:
+async def client(house: House, observations: Observations, first: int) -> None:
     turn = first
     while True:
         pin = PINS[turn % len(PINS)]
@@ -146,47 +146,49 @@ async def client(house: House, seen: Seen, first: int) -> None:
         try:
             text, label, id = await house.ask(pin)
         except Failed as error:
-            seen.failed[house.plain(str(error))] += 1
+            observations.failed[house.plain(str(error))] += 1
             await asyncio.sleep(PAUSE_S)
             continue
         except (aiohttp.ClientError, TimeoutError) as error:
-            seen.failed[f"connection: {type(error).__name__}"] += 1
+            observations.failed[f"connection: {type(error).__name__}"] += 1
             continue
-        seen.met(label, text, house.texts)
-        seen.whole.append(id)
-        status, told = await house.proxy.rate(completion_id=id, rating="good")
+        observations.met(label, text, house.texts)
+        observations.whole.append(id)
+        status, reply = await house.proxy.rate(completion_id=id, rating="good")
         if status != 201:
-            seen.lost.append(f"{id}: rating {status} {told}")
+            observations.lost.append(f"{id}: rating {status} {reply}")
 
 
 @contextlib.asynccontextmanager
-async def asking(house: House) -> AsyncIterator[Seen]:
-    seen = Seen()
-    clients = [asyncio.create_task(client(house, seen, n * 2)) for n in range(CLIENTS)]
+async def asking(house: House) -> AsyncIterator[Observations]:
+    observations = Observations()
+    clients = [asyncio.create_task(client(house, observations, n * 2)) for n in range(CLIENTS)]
     try:
-        yield seen
+        yield observations
     finally:
-        for one in clients:
-            one.cancel()
+        for task in clients:
+            task.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
 
 
-async def more(seen: Seen, count: int) -> None:
+async def wait_for_answers(observations: Observations, count: int) -> None:
     """Until that many more answers have come."""
-    goal, began = seen.answers + count, time.monotonic()
-    while seen.answers < goal:
+    goal, began = observations.answers + count, time.monotonic()
+    while observations.answers < goal:
         if time.monotonic() - began > GIVE_UP_S:
-            raise SystemExit(f"no answers any more: {seen.failed}")
+            raise SystemExit(f"no answers any more: {observations.failed}")
         await asyncio.sleep(PAUSE_S)
 
 
-async def stored(house: House, seen: Seen) -> None:
+async def stored(house: House, observations: Observations) -> None:
     """Every answer that came whole is in the store as done."""
-    found: dict[str, str] = {}
+    statuses: dict[str, str] = {}
     path = "/rl/completions?limit=1000"
     for row in (await house.proxy.get(path))["data"]:
-        found[row["id"]] = row["status"]
-    seen.lost += [f"{id}: {found.get(id, 'not stored')}" for id in seen.whole if found.get(id) != "done"]
+        statuses[row["id"]] = row["status"]
+    observations.lost += [
+        f"{id}: {statuses.get(id, 'not stored')}" for id in observations.whole if statuses.get(id) != "done"
+    ]
 
 
 # The faults
@@ -232,10 +234,10 @@ async def template_updated(house: House) -> None:
 
 async def _other_weights(house: House) -> None:
     """Another fine-tune of the same shape, under the same name."""
-    other = house.folder / "other.gguf"
-    if not other.exists():
-        await LocalLauncher().fuse(house.adapters[2], base_gguf(), other)
-    (house.folder / "Modelfile").write_text(f"FROM {other}\nPARAMETER num_thread 1\n")
+    weights_file = house.folder / "other.gguf"
+    if not weights_file.exists():
+        await LocalLauncher().fuse(house.adapters[2], base_gguf(), weights_file)
+    (house.folder / "Modelfile").write_text(f"FROM {weights_file}\nPARAMETER num_thread 1\n")
     await house.server.run("create", MODEL, "-f", "Modelfile")
 
 
@@ -290,20 +292,21 @@ FAULTS: dict[str, Fault] = {
 }  # fmt: skip
 
 
-async def through(house: House, fault: Fault, each: int) -> dict[str, Any]:
-    async with asking(house) as seen:
-        await more(seen, each)
-        at = time.perf_counter()
+async def through(house: House, fault: Fault, answer_count: int) -> dict[str, Any]:
+    async with asking(house) as observations:
+        await wait_for_answers(observations, answer_count)
+        began = time.perf_counter()
         await fault(house)
-        took = time.perf_counter() - at
-        await more(seen, 2 * each)
+        seconds = time.perf_counter() - began
+        await wait_for_answers(observations, 2 * answer_count)
     await asyncio.sleep(PAUSE_S)
-    await stored(house, seen)
-    seen.judge(house.texts)
+    await stored(house, observations)
+    observations.judge(house.texts)
     status = await house.proxy.get("/rl/status")
     return {
-        "answers": seen.answers, "by": dict(seen.by), "wrong": seen.wrong, "lost": seen.lost,
-        "failed": sum(seen.failed.values()), "told": dict(seen.failed), "seconds": round(took, 1),
+        "answers": observations.answers, "by": dict(observations.by_version),
+        "wrong": observations.wrong, "lost": observations.lost,
+        "failed": sum(observations.failed.values()), "told": dict(observations.failed), "seconds": round(seconds, 1),
         "live_after": status["live"], "problem": house.plain(status["problem"] or ""),
     }  # fmt: skip
 
@@ -318,7 +321,9 @@ def _small_disk(folder: Path) -> Any:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-async def one(binary: Path, label: str, names: list[str], each: int, work: Path, about: dict[str, Any]) -> None:
+async def measure(
+    binary: Path, label: str, names: list[str], answer_count: int, work: Path, about: dict[str, Any]
+) -> None:
     weights = resolve().path
     adapters = [random_adapter(weights, work / f"a{n}", seed=n, size=0.03) for n in (1, 2, 3)]
     (work / "ollama").mkdir()
@@ -328,17 +333,17 @@ async def one(binary: Path, label: str, names: list[str], each: int, work: Path,
         house.server = OllamaServer(binary, work / "ollama", models=disk)
         async with house:
             for name in names:
-                found = await through(house, FAULTS[name], each)
-                print(label, name, json.dumps(found), flush=True)
-                _keep(label, name, about, found)
+                figures = await through(house, FAULTS[name], answer_count)
+                print(label, name, json.dumps(figures), flush=True)
+                _keep(label, name, about, figures)
 
 
-def _keep(label: str, name: str, about: dict[str, Any], found: dict[str, Any]) -> None:
+def _keep(label: str, name: str, about: dict[str, Any], figures: dict[str, Any]) -> None:
     """At once: what a later fault does to the measurement costs nothing that was measured."""
-    kept: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
-    faults = {**kept.get(label, {}).get("faults", {}), name: found}
-    kept[label] = {**about, "faults": {known: faults[known] for known in FAULTS if known in faults}}
-    OUT.write_text(json.dumps(kept, indent=1) + "\n")
+    report: dict[str, Any] = json.loads(OUT.read_text()) if OUT.exists() else {}
+    faults = {**report.get(label, {}).get("faults", {}), name: figures}
+    report[label] = {**about, "faults": {fault: faults[fault] for fault in FAULTS if fault in faults}}
+    OUT.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def version_of(binary: Path) -> str:
@@ -351,13 +356,13 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description="What clients meet while things happen to a real Ollama.")
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS))
     parser.add_argument("--each", type=int, default=8, help="answers before a fault, and half of those after it")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["OLLAMA_NUM_PARALLEL"] = "1"  # what else is in a batch changes an answer a little
     for binary in binaries():
         about = circumstances()
         version = await asyncio.to_thread(version_of, binary)
         with tempfile.TemporaryDirectory(prefix="faults-") as work:
-            await one(binary, version, asked.faults, asked.each, Path(work), about)
+            await measure(binary, version, arguments.faults, arguments.each, Path(work), about)
 
 
 if __name__ == "__main__":

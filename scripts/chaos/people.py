@@ -54,7 +54,7 @@ class Reward:
     """A program's reward for an episode."""
 
     episode: str
-    by: str
+    agent: str
     value: float
     sent_at: float
     acknowledged_at: float = NEVER
@@ -68,12 +68,12 @@ class Ledger:
     steps: dict[tuple[str, str], list[Step]] = field(default_factory=dict)  # of (completion, rater), in order
     opened: dict[str, float] = field(default_factory=dict)  # episodes by a call of their own, and when it was answered
     rewards: dict[str, Reward] = field(default_factory=dict)  # of each episode
-    asked: int = 0
+    request_count: int = 0
     cut: int = 0  # answers and ratings that a kill came before
 
     acknowledged: int = 0  # ratings, undos and rewards
 
-    def told(self) -> int:
+    def confirmations(self) -> int:
         return len(self.answers) + self.acknowledged
 
 
@@ -88,7 +88,7 @@ class Person:
         self._dice = random.Random(seed)
         self.name = f"p{next(self.numbers)}"
         self.session = self.name
-        self._asked = 0
+        self._request_count = 0
 
     async def live(self, http: aiohttp.ClientSession) -> None:
         """Until the proxy is gone."""
@@ -100,7 +100,7 @@ class Person:
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             self._ledger.cut += 1
 
-    async def again(self, http: aiohttp.ClientSession) -> None:
+    async def resend(self, http: aiohttp.ClientSession) -> None:
         """Send once more, as a client would, what was under way when the proxy died: it must not count twice."""
         for (completion, rater), steps in self._ledger.steps.items():
             if rater == self.name and steps[-1].acknowledged_at == NEVER:
@@ -108,22 +108,24 @@ class Person:
 
     async def ask(self, http: aiohttp.ClientSession) -> Answer:
         way = self._dice.choice(WAYS)
-        self._asked += 1
-        said = f"{self.name} {self._asked} {' '.join(self._dice.choices(WORDS, k=self._dice.randint(1, 12)))}"
+        self._request_count += 1
+        question = (
+            f"{self.name} {self._request_count} {' '.join(self._dice.choices(WORDS, k=self._dice.randint(1, 12)))}"
+        )
         dialect = way.split()[0]
         body: dict[str, Any] = {"model": "fake", "stream": way in ENDS}
-        body |= {"input": said} if dialect == "responses" else {"messages": [{"role": "user", "content": said}]}
+        body |= {"input": question} if dialect == "responses" else {"messages": [{"role": "user", "content": question}]}
         body |= {"max_tokens": 100} if dialect == "messages" else {}
         path = {"chat": "/v1/chat/completions"}.get(dialect, f"/v1/{dialect}")
         headers = {"x-rl-session": self.session}
         if self._dice.random() < 0.2:
-            headers["x-rl-completion-id"] = f"{self.name}-{self._asked}"
-        self._ledger.asked += 1
+            headers["x-rl-completion-id"] = f"{self.name}-{self._request_count}"
+        self._ledger.request_count += 1
         async with http.post(path, json=body, headers=headers) as response:
             id = response.headers["x-rl-completion-id"]
             raw = await _whole(response, ENDS.get(way))
         assert response.status == 200, raw
-        expected = f"You said: {said} "
+        expected = f"You said: {question} "
         if dialect == "chat":
             assert _text(raw, way in ENDS) == expected
         answer = Answer(id, expected, self._now())
@@ -158,9 +160,9 @@ class Person:
             body = {"completion_id": completion, "rating": step.value, "scale": "unit", "rater": self.name}
             body |= {"source": "chaos", "source_event_id": step.event}
             async with http.post("/v1/feedback", json=body) as response:
-                told = await response.json()
-                assert response.status in (200, 201), told
-                step.rating = told["id"]
+                reply = await response.json()
+                assert response.status in (200, 201), reply
+                step.rating = reply["id"]
         step.acknowledged_at = self._now()
         self._ledger.acknowledged += 1
 
@@ -192,6 +194,6 @@ async def living(people: list[Person], http: aiohttp.ClientSession) -> Any:
         yield
     finally:
         async with asyncio.timeout(60):
-            for found in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(found, BaseException):
-                    raise found
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome

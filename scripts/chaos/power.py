@@ -30,7 +30,7 @@ SECTOR = 512
 HEAD = struct.Struct("<cc6xQQ")
 FILES = {b"d": NAME, b"w": f"{NAME}-wal", b"j": f"{NAME}-journal"}
 FOLDER = b"f"
-OTHERS = b"o"
+OTHER_FILES = b"o"
 SOURCE = Path(__file__).with_name("told_disk.c")
 
 
@@ -43,15 +43,15 @@ class Act:
     bytes: bytes
 
 
-def acts(told: bytes, *, others: bool = False) -> Iterator[Act]:
+def acts(trace: bytes, *, all_files: bool = False) -> Iterator[Act]:
     """With `others` also those on files that are not of the database."""
-    at = 0
-    while at < len(told):
-        op, file, offset, length = HEAD.unpack_from(told, at)
-        start = at + HEAD.size
-        at = start + length
-        if others or file != OTHERS:
-            yield Act(at, op, file, offset, told[start:at])
+    position = 0
+    while position < len(trace):
+        op, file, offset, length = HEAD.unpack_from(trace, position)
+        start = position + HEAD.size
+        position = start + length
+        if all_files or file != OTHER_FILES:
+            yield Act(position, op, file, offset, trace[start:position])
 
 
 @dataclass
@@ -59,24 +59,24 @@ class File:
     """A file on the disk: its bytes that are safe, and the acts since its last sync."""
 
     safe: bytearray | None = None  # None: there is no such file
-    since: list[Act] = field(default_factory=list)
+    unsynced_acts: list[Act] = field(default_factory=list)
 
     def sync(self) -> None:
-        for act in self.since:
+        for act in self.unsynced_acts:
             self.safe = applied(self.safe, act)
-        self.since.clear()
+        self.unsynced_acts.clear()
 
     def after_a_cut(self, dice: random.Random) -> bytearray | None:
         """One of the states that it may be in."""
-        left = None if self.safe is None else bytearray(self.safe)
+        content = None if self.safe is None else bytearray(self.safe)
         if dice.random() < 0.5:  # written in order, up to a moment
-            kept = self.since[: dice.randint(0, len(self.since))]
+            survivors = self.unsynced_acts[: dice.randint(0, len(self.unsynced_acts))]
         else:
             share = dice.random()
-            kept = [act for act in self.since if dice.random() < share]
-        for act in kept:
-            left = applied(left, torn(act, dice) if dice.random() < 0.3 else act)
-        return left
+            survivors = [act for act in self.unsynced_acts if dice.random() < share]
+        for act in survivors:
+            content = applied(content, torn(act, dice) if dice.random() < 0.3 else act)
+        return content
 
 
 def torn(act: Act, dice: random.Random) -> Act:
@@ -112,7 +112,7 @@ class Disk:
     def do(self, act: Act) -> None:
         if act.file == FOLDER:
             for file in self._files.values():
-                if file.since and file.since[-1].op == b"u":
+                if file.unsynced_acts and file.unsynced_acts[-1].op == b"u":
                     file.sync()
             return
         file = self._files[act.file]
@@ -120,20 +120,20 @@ class Disk:
             file.sync()
         elif act.op == b"u" and act.file != b"d":
             file.sync()  # may come back whole, or not at all
-            file.since.append(act)
+            file.unsynced_acts.append(act)
         else:
-            if file.since and file.since[0].op == b"u":  # one that is written after it is another file
+            if file.unsynced_acts and file.unsynced_acts[0].op == b"u":  # one that is written after it is another file
                 file.sync()
-            file.since.append(act)
+            file.unsynced_acts.append(act)
 
     def unsynced(self) -> int:
-        return sum(len(file.since) for file in self._files.values())
+        return sum(len(file.unsynced_acts) for file in self._files.values())
 
     def cut(self, folder: Path, dice: random.Random) -> None:
         """Write into a folder the files as a power cut at this moment may leave them."""
         for file, name in FILES.items():
-            if (left := self._files[file].after_a_cut(dice)) is not None:
-                (folder / name).write_bytes(left)
+            if (content := self._files[file].after_a_cut(dice)) is not None:
+                (folder / name).write_bytes(content)
 
 
 def built(folder: Path) -> Path:
@@ -143,50 +143,50 @@ def built(folder: Path) -> Path:
     return library
 
 
-async def lived(folder: Path, seed: int, told_to: int) -> tuple[Ledger, bytes]:
+async def lived(folder: Path, seed: int, least: int) -> tuple[Ledger, bytes]:
     """One life from the very first start, under load, killed; and all that it told its disk."""
-    library, told, home = built(folder), folder / "told", folder / "home"
+    library, trace, home = built(folder), folder / "told", folder / "home"
     backend = FakeBackend()
     await backend.start()
     ledger = Ledger()
-    told.touch()
+    trace.touch()
 
     def now() -> float:
-        return os.stat(told).st_size
+        return os.stat(trace).st_size
 
     people = clients(ledger, now, random.Random(seed))
-    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home)}
+    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(trace), "TOLD_HOME": str(home)}
     nursery = Nursery(home, flags(backend), env=env)
     await nursery.open()
     try:
         await nursery.born()
         async with nursery.client(await nursery.answers()) as http, living(people, http):
             until = time.monotonic() + 120
-            while ledger.told() < told_to and time.monotonic() < until:
+            while ledger.confirmations() < least and time.monotonic() < until:
                 await asyncio.sleep(0.01)
             await nursery.kill()
     finally:
         await nursery.close()
         await backend.stop()
-    return ledger, told.read_bytes()
+    return ledger, trace.read_bytes()
 
 
-async def cuts(count: int, folder: Path, seed: int, *, told_to: int = 1500, until: float = float("inf")) -> Tally:
+async def cuts(count: int, folder: Path, seed: int, *, least: int = 1500, until: float = float("inf")) -> Tally:
     """So many power cuts at random moments of one life."""
-    ledger, told = await lived(folder, seed, told_to)
-    return await asyncio.to_thread(cut, count, folder, random.Random(seed), ledger, list(acts(told)), until)
+    ledger, trace = await lived(folder, seed, least)
+    return await asyncio.to_thread(cut, count, folder, random.Random(seed), ledger, list(acts(trace)), until)
 
 
 def cut(
-    count: int, folder: Path, dice: random.Random, ledger: Ledger, told: list[Act], until: float = float("inf")
+    count: int, folder: Path, dice: random.Random, ledger: Ledger, trace: list[Act], until: float = float("inf")
 ) -> Tally:
-    tally = Tally(cuts=0, with_unsynced=0, whole=len(ledger.answers), acts=ledger.acknowledged, told=len(told))
-    tally["rewards"] = sum(one.acknowledged_at < NEVER for one in ledger.rewards.values())
-    tally["syncs"] = sum(act.op == b"s" for act in told)
-    tally["checkpointed"] = sum(act.op == b"w" and act.file == b"d" for act in told)
-    moments = set(dice.sample(range(len(told)), min(count, len(told))))
+    tally = Tally(cuts=0, with_unsynced=0, whole=len(ledger.answers), acts=ledger.acknowledged, told=len(trace))
+    tally["rewards"] = sum(reward.acknowledged_at < NEVER for reward in ledger.rewards.values())
+    tally["syncs"] = sum(act.op == b"s" for act in trace)
+    tally["checkpointed"] = sum(act.op == b"w" and act.file == b"d" for act in trace)
+    moments = set(dice.sample(range(len(trace)), min(count, len(trace))))
     disk = Disk()
-    for n, act in enumerate(told):
+    for n, act in enumerate(trace):
         disk.do(act)
         if n not in moments:
             continue
@@ -194,7 +194,7 @@ def cut(
             break
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             disk.cut(Path(scratch), dice)
-            tally["wrong"] += [f"cut after act {n}: {one}" for one in wrong(Path(scratch), ledger, act.end)]
+            tally["wrong"] += [f"cut after act {n}: {problem}" for problem in wrong(Path(scratch), ledger, act.end)]
         tally["cuts"] += 1
         tally["with_unsynced"] += disk.unsynced() > 0
     return tally

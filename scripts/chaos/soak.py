@@ -71,8 +71,8 @@ class Proxy:
     async def open(self) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
-        told = await self._line()
-        names = Counter(told["tasks"])
+        counts = await self._line()
+        names = Counter(counts["tasks"])
         return {
             "tasks": sum(names.values()),
             "by_name": dict(names),
@@ -80,7 +80,7 @@ class Proxy:
             "connections": sum(c.status == psutil.CONN_ESTABLISHED for c in self.ps.net_connections()),
             "threads": self.ps.num_threads(),
             "rss_mb": self.rss(),
-            "runs": told["runs"],
+            "runs": counts["runs"],
         }
 
     def rss(self) -> float:
@@ -105,35 +105,36 @@ class Proxy:
 
 async def client(person: Person, http: aiohttp.ClientSession, until: float, pause: float, dice: random.Random) -> int:
     """Returns how often it hung up. Whatever the proxy refuses or breaks is raised."""
-    left = 0
+    hang_ups = 0
     while time.monotonic() < until:
         if dice.random() < LEAVES:
-            left += await gone(http, dice)
+            await hang_up(http, dice)
+            hang_ups += 1
         else:
             answer = await person.ask(http)
             if dice.random() < 0.5:
                 await person.judge(http, answer)
         await asyncio.sleep(dice.uniform(0.05, 1.0) * pause)
-    return left
+    return hang_ups
 
 
-async def gone(http: aiohttp.ClientSession, dice: random.Random) -> int:
+async def hang_up(http: aiohttp.ClientSession, dice: random.Random) -> None:
     body = {"model": "fake", "messages": [{"role": "user", "content": "left " * 30}], "stream": True}
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(dice.uniform(0.01, 0.2)):
             async with http.post("/v1/chat/completions", json=body) as response:
                 await response.read()
-    return 1
 
 
 async def watched(proxy: Proxy, until: float, rows: list[dict[str, float]]) -> None:
     began = time.monotonic()
     while time.monotonic() < until:
-        at = round(time.monotonic() - began, 1)
+        elapsed_s = round(time.monotonic() - began, 1)
         cpu = await asyncio.to_thread(proxy.ps.cpu_percent, 1.0)
-        rows.append({"s": at, "rss_mb": proxy.rss(), "files": proxy.ps.num_fds(), "cpu": cpu})
+        rows.append({"s": elapsed_s, "rss_mb": proxy.rss(), "files": proxy.ps.num_fds(), "cpu": cpu})
         print(
-            f"{at:7.0f} s  {rows[-1]['rss_mb']:8.2f} MB  {rows[-1]['files']:4.0f} files  {cpu:3.0f} % cpu", flush=True
+            f"{elapsed_s:7.0f} s  {rows[-1]['rss_mb']:8.2f} MB  {rows[-1]['files']:4.0f} files  {cpu:3.0f} % cpu",
+            flush=True,
         )
         await asyncio.sleep(min(EVERY_S, max(0.0, until - time.monotonic())))
 
@@ -162,8 +163,8 @@ async def load(
     ):
         group.create_task(watched(proxy, until, rows))
         work = [client(person, http, until, pause, random.Random(dice.random())) for person in people]
-        left = [group.create_task(one) for one in work]
-    return sum(task.result() for task in left), rows
+        tasks = [group.create_task(coroutine) for coroutine in work]
+    return sum(task.result() for task in tasks), rows
 
 
 async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -179,7 +180,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     try:
         await load(proxy, people, 10.0, options.pause, dice)  # whatever is made once is made now
         start = await settled(proxy)
-        left, rows = await load(proxy, people, options.minutes * 60, options.pause, dice)
+        hang_ups, rows = await load(proxy, people, options.minutes * 60, options.pause, dice)
         end = await settled(proxy)
         async with aiohttp.ClientSession(proxy.url) as http, http.get("/rl/status") as response:
             live, problem = (await response.json())["live"], (await response.json())["problem"]
@@ -195,7 +196,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "clients": options.clients,
         "answers": len(ledger.answers),
         "acts": ledger.acknowledged,
-        "hung_up": left,
+        "hung_up": hang_ups,
         "runs": end["runs"],
         "live": live,
         "problem_in_status": problem,
@@ -215,36 +216,36 @@ async def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 async def settled(proxy: Proxy) -> dict[str, Any]:
     """Count what is open when nobody asks any more; a run that is under way ends first."""
     await asyncio.sleep(SETTLE_S)
-    before: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
     now = await proxy.open()
     for _ in range(10):
-        if now["connections"] == 0 and now["runs"] == before.get("runs"):
+        if now["connections"] == 0 and now["runs"] == previous.get("runs"):
             break
         await asyncio.sleep(SETTLE_S)
-        before, now = now, await proxy.open()
+        previous, now = now, await proxy.open()
     return now
 
 
 def leaked(start: dict[str, Any], end: dict[str, Any]) -> list[str]:
-    more = [kind for kind in ("tasks", "files", "connections") if end[kind] > start[kind]]
-    return [f"{kind}: {start[kind]} before, {end[kind]} after" for kind in more]
+    kinds = [kind for kind in ("tasks", "files", "connections") if end[kind] > start[kind]]
+    return [f"{kind}: {start[kind]} before, {end[kind]} after" for kind in kinds]
 
 
 async def forgetful(backend: FakeBackend) -> None:
     """The fake writes down all that it hears, which is nobody's here."""
     while True:
         await asyncio.sleep(5)
-        for heard in (backend.requests, backend.asked, backend.headers, backend.unloaded):
-            heard.clear()
+        for records in (backend.requests, backend.asked, backend.headers, backend.unloaded):
+            records.clear()
 
 
-def verdict(found: dict[str, Any]) -> list[str]:
-    problems = [*found["wrong"], *leaked(found["start"], found["end"])]
-    if found["minutes"] >= LONG and found["slope_mb_per_min"] >= SLOPE:
-        problems.append(f"memory grows by {found['slope_mb_per_min']} MB a minute")
-    if found["stopped_with"] != 0:
-        problems.append(f"it stopped with {found['stopped_with']}")
-    if not found["runs"] or not found["live"]:
+def verdict(report: dict[str, Any]) -> list[str]:
+    problems = [*report["wrong"], *leaked(report["start"], report["end"])]
+    if report["minutes"] >= LONG and report["slope_mb_per_min"] >= SLOPE:
+        problems.append(f"memory grows by {report['slope_mb_per_min']} MB a minute")
+    if report["stopped_with"] != 0:
+        problems.append(f"it stopped with {report['stopped_with']}")
+    if not report["runs"] or not report["live"]:
         problems.append("nothing was trained or swapped: the soak has shown little")
     return problems
 
@@ -252,14 +253,14 @@ def verdict(found: dict[str, Any]) -> list[str]:
 async def main(options: argparse.Namespace) -> int:
     logging.getLogger("aiohttp.server").disabled = True  # of the fake backend, whose clients hang up
     folder = Path(tempfile.mkdtemp(prefix="rlproxy-soak-"))
-    found: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
-    found["load_before"] = round(os.getloadavg()[0], 1)
+    report: dict[str, Any] = {"date": now(), "machine": machine_name(), "commit": commit(), "seed": options.seed}
+    report["load_before"] = round(os.getloadavg()[0], 1)
     async with asyncio.timeout(options.minutes * 60 + PATIENCE_S):
-        found |= await soak(options, folder)
-    problems = verdict(found)
-    found |= {"problems": problems, "ok": not problems}
-    options.json.write_text(json.dumps(found, ensure_ascii=False).replace('{"s"', '\n{"s"') + "\n")
-    print(json.dumps({k: v for k, v in found.items() if k != "rows"}, indent=1, ensure_ascii=False))
+        report |= await soak(options, folder)
+    problems = verdict(report)
+    report |= {"problems": problems, "ok": not problems}
+    options.json.write_text(json.dumps(report, ensure_ascii=False).replace('{"s"', '\n{"s"') + "\n")
+    print(json.dumps({k: v for k, v in report.items() if k != "rows"}, indent=1, ensure_ascii=False))
     if problems:
         print(f"The home and the log are kept: {folder}")
     else:
@@ -274,6 +275,6 @@ if __name__ == "__main__":
     parser.add_argument("--pause", type=float, default=1.5, help="longest time that a client thinks, in seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "soak.json")
-    given = parser.parse_args()
-    signal.alarm(int(given.minutes * 60 + 2 * PATIENCE_S))  # whatever hangs; the proxy ends when its stdin closes
-    sys.exit(asyncio.run(main(given)))
+    arguments = parser.parse_args()
+    signal.alarm(int(arguments.minutes * 60 + 2 * PATIENCE_S))  # whatever hangs; the proxy ends when its stdin closes
+    sys.exit(asyncio.run(main(arguments)))

@@ -67,8 +67,8 @@ async def commits(count: int, folder: Path, seed: int, until: float = float("inf
     await backend.start()
     try:
         while tally["instants"] < count and time.monotonic() < until:
-            left = min(LIVES_A_HOME, count - tally["instants"])
-            await _one_home(left, folder / f"home{tally['instants']}", library, backend, dice, tally)
+            lives = min(LIVES_A_HOME, count - tally["instants"])
+            await _one_home(lives, folder / f"home{tally['instants']}", library, backend, dice, tally)
     finally:
         await backend.stop()
     return tally
@@ -77,15 +77,15 @@ async def commits(count: int, folder: Path, seed: int, until: float = float("inf
 async def _one_home(
     lives: int, home: Path, library: Path, backend: FakeBackend, dice: random.Random, tally: Tally
 ) -> None:
-    ledger, told, dies = Ledger(), home.with_suffix(".told"), home.with_suffix(".dies")
+    ledger, trace, dies = Ledger(), home.with_suffix(".told"), home.with_suffix(".dies")
     people = clients(ledger, time.monotonic, dice)
-    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(told), "TOLD_HOME": str(home), "TOLD_DIES": str(dies)}
+    env = {"LD_PRELOAD": str(library), "TOLD_DISK": str(trace), "TOLD_HOME": str(home), "TOLD_DIES": str(dies)}
     nursery = Nursery(home, flags(backend), env=env)
     await nursery.open()
     try:
         for n in range(lives):
             dies.write_text(str(dice.randint(1, MOST) if n % 2 else -dice.randint(1, SYNCS)))
-            told.unlink(missing_ok=True)
+            trace.unlink(missing_ok=True)
             await nursery.born()
             ended = asyncio.create_task(nursery.ended())
             life = asyncio.create_task(_life(nursery, people))
@@ -97,7 +97,7 @@ async def _one_home(
             life.cancel()
             await asyncio.gather(life, return_exceptions=True)
             tally["instants"] += 1
-            tally[_last(told)] += 1
+            tally[_last(trace)] += 1
             tally["wrong"] += await asyncio.to_thread(after_a_kill, home, ledger)
         dies.unlink()
         await last_life(nursery, people, home, ledger, tally)
@@ -107,15 +107,15 @@ async def _one_home(
 
 async def _life(nursery: Nursery, people: list[Any]) -> None:
     async with nursery.client(await nursery.answers()) as http:
-        await asyncio.gather(*(person.again(http) for person in people))
+        await asyncio.gather(*(person.resend(http) for person in people))
         async with living(people, http):
             await asyncio.Event().wait()  # until it is cancelled: the proxy is dead
 
 
-def _last(told: Path) -> str:
+def _last(trace: Path) -> str:
     """Where a life ended: its last act on the database."""
     last = None
-    for last in power.acts(told.read_bytes() if told.exists() else b""):  # noqa: B007
+    for last in power.acts(trace.read_bytes() if trace.exists() else b""):  # noqa: B007
         pass
     if last is None or last.file != b"w":
         return "elsewhere"
@@ -125,15 +125,15 @@ def _last(told: Path) -> str:
 def migrations(count: int, folder: Path, seed: int, until: float = float("inf")) -> Tally:
     """So many kills of a process that brings an encrypted database up to date, at acts spread over all of them."""
     tally = Tally(instants=0, acts=0, not_yet=0, done=0)
-    before, library, dice = folder / "before", power.built(folder), random.Random(seed)
-    expected, newer = older(before, Secret(KEY)), newer_schema.write(folder / "newer")
-    _, tally["acts"] = _opened(shutil.copytree(before, folder / "counted"), newer, library, None)
+    original, library, dice = folder / "before", power.built(folder), random.Random(seed)
+    expected, newer = older(original, Secret(KEY)), newer_schema.write(folder / "newer")
+    _, tally["acts"] = _opened(shutil.copytree(original, folder / "counted"), newer, library, None)
     moments = [dice.randint(1 + tally["acts"] * n // count, tally["acts"] * (n + 1) // count) for n in range(count)]
     for act in moments:
         if time.monotonic() > until:
             break
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            home = shutil.copytree(before, Path(scratch) / "home")
+            home = shutil.copytree(original, Path(scratch) / "home")
             status, _ = _opened(home, newer, library, act)
             problems = [] if status == -signal.SIGKILL else [f"the process ended with {status}"]
             problems += _in_the_clear(home) + problems_after(home, newer, Secret(KEY), expected, tally)
@@ -145,15 +145,17 @@ def migrations(count: int, folder: Path, seed: int, until: float = float("inf"))
 def older(home: Path, secret: Secret) -> dict[str, tuple[str, str]]:
     """An encrypted home of today's schema, which is the earlier one here; question and answer of each completion."""
     home.mkdir(mode=0o700)
-    said = {f"rl-{n}": (f"{PLANTED} question {n} " * 40, f"{PLANTED} answer {n} " * 40) for n in range(ANSWERS)}
+    conversations = {
+        f"rl-{n}": (f"{PLANTED} question {n} " * 40, f"{PLANTED} answer {n} " * 40) for n in range(ANSWERS)
+    }
     with closing(driver.connect(home / schema.NAME, secret, with_names=True)) as db:
         for pragma in schema.PRAGMAS:
             db.execute(pragma)
         schema.migrate(db)
         db.execute("BEGIN")
-        record(db, [_answer(id, *both) for id, both in said.items()])
+        record(db, [_answer(id, *texts) for id, texts in conversations.items()])
         db.execute("COMMIT")
-    return said
+    return conversations
 
 
 def _answer(id: str, question: str, answer: str) -> tuple[NewCompletion, FinishedCompletion]:
@@ -167,12 +169,12 @@ def _answer(id: str, question: str, answer: str) -> tuple[NewCompletion, Finishe
 
 def _opened(home: Path, newer: Path, library: Path, dies: int | None) -> tuple[int, int]:
     """Its status after a start, killed behind that act, and how many acts it came to."""
-    told, number = home.with_suffix(".told"), home.with_suffix(".dies")
+    trace, number = home.with_suffix(".told"), home.with_suffix(".dies")
     number.write_text(str(dies or 0))
-    env = {**os.environ, VARIABLE: KEY, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "TOLD_DISK": str(told),
+    env = {**os.environ, VARIABLE: KEY, "PYTHONPATH": str(ROOT), "LD_PRELOAD": str(library), "TOLD_DISK": str(trace),
            "TOLD_HOME": str(home), "TOLD_DIES": str(number)}  # fmt: skip
     status = os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-c", OPEN, str(home), str(newer)], env)
-    return status, sum(1 for _ in power.acts(told.read_bytes(), others=True)) if told.exists() else 0
+    return status, sum(1 for _ in power.acts(trace.read_bytes(), all_files=True)) if trace.exists() else 0
 
 
 def _in_the_clear(home: Path) -> list[str]:
@@ -199,8 +201,8 @@ def _problems_after_start(
         with closing(schema.open_database(path, backup.before_migration, secret)) as db:
             integrity.check(db, path)
             schema.begin(db, recover)
-            found = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
-            found += [f"foreign key of {tuple(row)}" for row in db.execute("PRAGMA foreign_key_check")]
+            problems = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
+            problems += [f"foreign key of {tuple(row)}" for row in db.execute("PRAGMA foreign_key_check")]
             rows = db.execute(
                 """SELECT c.id, p.body AS question, r.body AS answer FROM completions c
                 JOIN messages p ON p.hash = c.prompt_hash JOIN messages r ON r.hash = c.reply_hash"""
@@ -209,5 +211,5 @@ def _problems_after_start(
         return [str(error)]
     stored = {row["id"]: (row["question"].decode(), row["answer"].decode()) for row in rows}
     if stored != expected or len(rows) != len(expected):
-        found.append(f"{len(rows)} completions where {len(expected)} were, or other words")
-    return found + _in_the_clear(path.parent)
+        problems.append(f"{len(rows)} completions where {len(expected)} were, or other words")
+    return problems + _in_the_clear(path.parent)

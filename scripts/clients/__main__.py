@@ -24,26 +24,26 @@ from scripts.clients.install import install_all
 from scripts.harness.circumstances import ROOT, circumstances
 
 TESTS: Final = "tests/clients/test_every_client.py"
-KEPT: Final = ROOT / "benchmarks/clients.json"
+RESULTS: Final = ROOT / "benchmarks/clients.json"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.clients", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="a driver; all of them if none is given")
-    parser.add_argument("--json", type=Path, default=KEPT, metavar="FILE", help="where results are kept")
-    given = parser.parse_args()
-    names = given.names
-    there = {driver.id: driver for driver in drivers()}
-    if unknown := set(names) - there.keys():
-        parser.error(f"There is no driver {', '.join(sorted(unknown))}. There are: {', '.join(there)}.")
-    chosen = [there[name] for name in names or there]
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help="where results are kept")
+    arguments = parser.parse_args()
+    names = arguments.names
+    by_id = {driver.id: driver for driver in drivers()}
+    if unknown := set(names) - by_id.keys():
+        parser.error(f"There is no driver {', '.join(sorted(unknown))}. There are: {', '.join(by_id)}.")
+    chosen = [by_id[name] for name in names or by_id]
     install_all(chosen)
-    return 1 if sum(not _driven(driver, given.json) for driver in chosen) else 0
+    return 1 if sum(not _driven(driver, arguments.json) for driver in chosen) else 0
 
 
 def _driven(driver: Driver, results: Path) -> bool:
     """Tell whether all cells of a driver are as its head says. Where a test failed, its output is shown."""
-    told, began = circumstances(), time.monotonic()
+    about, began = circumstances(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
@@ -61,29 +61,29 @@ def _driven(driver: Driver, results: Path) -> bool:
             TESTS,
         ]
         environment = {**os.environ, "RLPROXY_CLIENTS": driver.id}
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, f"--junitxml={report}"], cwd=ROOT, env=environment, capture_output=True, text=True
         )
         root = ElementTree.parse(report).getroot() if report.exists() else ElementTree.Element("none")
-    print(f"{driver.name}: {'as said' if done.returncode == 0 else 'FAILED'}", flush=True)
-    if done.returncode:
-        print(done.stdout)
+    print(f"{driver.name}: {'as said' if process.returncode == 0 else 'FAILED'}", flush=True)
+    if process.returncode:
+        print(process.stdout)
     seconds = round(time.monotonic() - began)
-    result = {"packages": driver.packages, **told, "seconds": seconds, "cells": cells(root)}
+    result = {"packages": driver.packages, **about, "seconds": seconds, "cells": cells(root)}
     _keep(results, driver, {**result, **({"side": rules} if (rules := side_turns(root)) else {})})
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def cells(report: ElementTree.Element) -> dict[str, dict[str, str]]:
     """By format, then by cell. A cell whose test failed has no outcome but `failed`."""
-    found: dict[str, dict[str, str]] = {}
+    by_way: dict[str, dict[str, str]] = {}
     for case in report.iter("testcase"):
-        said = [one for one in case.iter("property") if one.get("name") == "cell"]
-        for one in said:
-            way, cell, outcome = str(one.get("value")).split("|")
+        entries = [entry for entry in case.iter("property") if entry.get("name") == "cell"]
+        for entry in entries:
+            way, cell, outcome = str(entry.get("value")).split("|")
             failed = case.find("failure") is not None or case.find("error") is not None
-            found.setdefault(way, {})[cell] = "failed" if failed else outcome
-    return found
+            by_way.setdefault(way, {})[cell] = "failed" if failed else outcome
+    return by_way
 
 
 def side_turns(report: ElementTree.Element) -> dict[str, dict[str, int]]:
@@ -92,12 +92,12 @@ def side_turns(report: ElementTree.Element) -> dict[str, dict[str, int]]:
     return {way: json.loads(rules) for way, _, rules in (value.partition("|") for value in values)}
 
 
-def _keep(results: Path, driver: Driver, found: dict[str, Any]) -> None:
+def _keep(results: Path, driver: Driver, result: dict[str, Any]) -> None:
     """Beside the results of the others; those of drivers that are gone go."""
-    kept = json.loads(results.read_text()) if results.exists() else {}
-    kept = {name: one for name, one in kept.items() if (driver.file.parent / one["file"]).exists()}
-    kept[driver.id] = {"file": driver.file.name, **found}
-    results.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
+    stored = json.loads(results.read_text()) if results.exists() else {}
+    stored = {name: entry for name, entry in stored.items() if (driver.file.parent / entry["file"]).exists()}
+    stored[driver.id] = {"file": driver.file.name, **result}
+    results.write_text(json.dumps(dict(sorted(stored.items())), indent=1) + "\n")
 
 
 if __name__ == "__main__":

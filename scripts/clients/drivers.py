@@ -76,12 +76,12 @@ class Driver:
 
     @property
     def installed(self) -> bool:
-        made = self.home / ".made-from"
-        return made.exists() and made.read_text() == self.mark
+        stamp = self.home / ".made-from"
+        return stamp.exists() and stamp.read_text() == self.mark
 
     @property
     def ways(self) -> list[str]:
-        return [way for one in self.formats for way in WAYS[one]]
+        return [way for format in self.formats for way in WAYS[format]]
 
     def lack(self, cell: str, way: str) -> str | None:
         """Why this cannot work, in this format."""
@@ -94,10 +94,10 @@ def read(file: Path) -> Driver:
     if head is None:
         raise SystemExit(f"{file} has no head: `# /// script`, its packages, `[tool.client]`, `# ///`.")
     lines = (line.removeprefix(head[1]).removeprefix(" ") for line in head["toml"].splitlines())
-    said = tomllib.loads("\n".join(lines))
-    about = said["tool"]["client"]
-    python = said.get("requires-python", "").removeprefix(">=")
-    return Driver(file, pypi=said.get("dependencies", []), npm=about.pop("npm", {}), python=python, **about)
+    metadata = tomllib.loads("\n".join(lines))
+    about = metadata["tool"]["client"]
+    python = metadata.get("requires-python", "").removeprefix(">=")
+    return Driver(file, pypi=metadata.get("dependencies", []), npm=about.pop("npm", {}), python=python, **about)
 
 
 def drivers() -> list[Driver]:

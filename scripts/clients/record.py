@@ -49,7 +49,7 @@ GIVES: Final[dict[str, Any]] = {
     "spawn_agent": {"systemPrompt": "You dig.", "task": "Dig into {}, and tell what is there."},
     "delegate_task": {"goal": "Dig into {}, and tell what is there.", "context": "Nothing."},
 }  # fmt: skip
-KEPT: Final = 240  # characters of a long text, at either end
+END_LENGTH: Final = 240  # characters of a long text, at either end
 OURS: Final = re.compile(r"Answer \d+|What about|Dig into|\brl:|/rl|rlproxy|seen place")
 MEMBERS: Final = ("model", "stream", "tool_choice", "max_tokens", "max_completion_tokens", "max_output_tokens")
 
@@ -84,12 +84,12 @@ def filled(value: Any, place: str) -> Any:
     return [filled(item, place) for item in value] if isinstance(value, list) else value
 
 
-def shortened(text: str, kept: int = KEPT) -> str:
+def shortened(text: str, length: int = END_LENGTH) -> str:
     """Its ends, and between them the lines that a person or the model said."""
-    if len(text) <= 3 * kept:
+    if len(text) <= 3 * length:
         return text
-    middle = [line for line in text[kept:-kept].split("\n") if OURS.search(line)]
-    return "\n".join([text[:kept], f"[… {len(text)} characters]", *middle, text[-kept:]])
+    middle = [line for line in text[length:-length].split("\n") if OURS.search(line)]
+    return "\n".join([text[:length], f"[… {len(text)} characters]", *middle, text[-length:]])
 
 
 def hashed(text: str) -> str:
@@ -115,8 +115,8 @@ def brief_message(message: dict[str, Any]) -> dict[str, Any]:
         content = cut(content)
     elif isinstance(content, list):
         content = [{**part, "text": cut(part["text"])} if "text" in part else part for part in content]
-    known = {key: message[key] for key in ("role", "tool_calls", "tool_call_id", "name") if message.get(key)}
-    return {**known, "content": content}
+    fields = {key: message[key] for key in ("role", "tool_calls", "tool_call_id", "name") if message.get(key)}
+    return {**fields, "content": content}
 
 
 def newest_words(body: dict[str, Any]) -> str:
@@ -134,14 +134,14 @@ class Recorder:
         self.steps: list[dict[str, Any]] = []
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
-        raw, began, after = await request.read(), time.time(), time.time() - self._ended
+        raw, began, pause_s = await request.read(), time.time(), time.time() - self._ended
         headers = {
             key: value for key, value in request.headers.items() if key.lower() not in ("host", "content-length")
         }
         step: dict[str, Any] | None = None
         if request.path.endswith("/chat/completions"):
             body = json.loads(raw)
-            step = {"after_s": round(after, 2), "turn": self._turn(newest_words(body))}
+            step = {"after_s": round(pause_s, 2), "turn": self._turn(newest_words(body))}
             step["headers"] = {key: request.headers[key] for key in HEADERS if key in request.headers}
             step["body"] = brief(body)
             self.steps.append(step)
@@ -164,17 +164,20 @@ class Recorder:
         text = words.rstrip()
         if re.search(r"(?:/rl |rl:)\w+[^\n]*$", text) and any(text.endswith(typed) for typed in self._typed):
             return "command"
-        own = text.removesuffix("</user_input>")
-        typed = any(text.startswith(words) or (own.endswith(words) and len(own) < KEPT) for words in self._typed)
+        bare_text = text.removesuffix("</user_input>")
+        typed = any(
+            text.startswith(words) or (bare_text.endswith(words) and len(bare_text) < END_LENGTH)
+            for words in self._typed
+        )
         return "main" if typed else "side"
 
     async def _note(self, step: dict[str, Any], id: str | None, began: float) -> None:
         if id is None:  # a command
             return
-        found = await self._proxy.store.completions.get(id)
-        if found is not None and found.end is not None and found.end.reply is not None:
-            step["reply"] = brief_message({"role": "assistant", **json.loads(found.end.reply.body)})
-            step["rule"] = f"{found.new.turn} {found.new.turn_rule}"
+        completion = await self._proxy.store.completions.get(id)
+        if completion is not None and completion.end is not None and completion.end.reply is not None:
+            step["reply"] = brief_message({"role": "assistant", **json.loads(completion.end.reply.body)})
+            step["rule"] = f"{completion.new.turn} {completion.new.turn_rule}"
 
 
 def packed(steps: list[dict[str, Any]]) -> str:
@@ -242,9 +245,9 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("file", type=Path)
     parser.add_argument("--typed", nargs="*", default=[])
-    given = parser.parse_args()
-    steps = asyncio.run(record(given.port, given.typed))
-    given.file.write_text(packed(steps), encoding="utf-8")
+    arguments = parser.parse_args()
+    steps = asyncio.run(record(arguments.port, arguments.typed))
+    arguments.file.write_text(packed(steps), encoding="utf-8")
 
 
 if __name__ == "__main__":

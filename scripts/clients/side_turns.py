@@ -36,7 +36,7 @@ CALL: Final = "Find out where the session tokens are checked, and list the files
 NO_TOOLS: Final = "no tools any more, in a conversation that has used some"
 AT_ONCE: Final = "asks for a summary at length and at once: it was pasted within 3 seconds"
 OTHER_LIMIT: Final = "asks for a summary at length, under another limit"
-KNOWN: Final = (NO_TOOLS, AT_ONCE, OTHER_LIMIT)
+AGENT_KINDS: Final = (NO_TOOLS, AT_ONCE, OTHER_LIMIT)
 # What people ask that is near to what clients ask.
 SHORT: Final = (
     "Summarize our conversation so far.", "Please review the conversation above.", "Give this chat a title.",
@@ -64,7 +64,7 @@ class Turn(NamedTuple):
     text: str
     after_s: float = 20.0
     members: Mapping[str, Any] = MappingProxyType({})
-    alone: bool = False  # in a new conversation
+    opens_conversation: bool = False  # in a new conversation
     whole: bool = False  # the conversation so far comes as one text, too
 
 
@@ -73,10 +73,10 @@ def ordinary() -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def turns(chance: random.Random, prompts: list[str], said: list[tuple[str, str]]) -> Iterator[Turn]:
+def turns(chance: random.Random, prompts: list[str], exchanges: list[tuple[str, str]]) -> Iterator[Turn]:
     """One of each kind, after what was said."""
     plain = chance.choice(prompts)
-    question, answer = said[-1]
+    question, answer = exchanges[-1]
     yield Turn("an ordinary question", plain)
     yield Turn("an ordinary question, at once", plain, 0.3)
     yield Turn("asks for a summary, in short", chance.choice(SHORT))
@@ -88,25 +88,27 @@ def turns(chance: random.Random, prompts: list[str], said: list[tuple[str, str]]
     yield Turn(AT_ONCE, LONG[0], 0.3)
     yield Turn(OTHER_LIMIT, LONG[0], members={"max_tokens": 4096})
     yield Turn("other tools and a summary in short", chance.choice(SHORT), members={"tools": TOOLS[:2]})
-    yield Turn("a summary at length in a new conversation", chance.choice(LONG), alone=True)
-    yield Turn("the same question in a new conversation", question, alone=True)
-    yield Turn("a command of a tool, pasted into a new conversation", CALL, alone=True)
+    yield Turn("a summary at length in a new conversation", chance.choice(LONG), opens_conversation=True)
+    yield Turn("the same question in a new conversation", question, opens_conversation=True)
+    yield Turn("a command of a tool, pasted into a new conversation", CALL, opens_conversation=True)
     pasted = f"User: {question}\nAssistant: {answer}\n\nWhy did you say that?"
-    yield Turn("a transcript, pasted into a new conversation", pasted, alone=True)
+    yield Turn("a transcript, pasted into a new conversation", pasted, opens_conversation=True)
     yield Turn(
-        "a transcript with a command, pasted", f"User: rl:good\nAssistant: rlproxy: rated good.\n\n{plain}", alone=True
+        "a transcript with a command, pasted",
+        f"User: rl:good\nAssistant: rlproxy: rated good.\n\n{plain}",
+        opens_conversation=True,
     )
-    yield Turn("all in one text, as a program sends it", plain, alone=True, whole=True)
-    yield Turn("all in one text, the same question again", question, alone=True, whole=True)
+    yield Turn("all in one text, as a program sends it", plain, opens_conversation=True, whole=True)
+    yield Turn("all in one text, the same question again", question, opens_conversation=True, whole=True)
 
 
-async def talk(seed: int, prompts: list[str], found: dict[str, Counter[str]], wrong: list[dict[str, Any]]) -> None:
+async def talk(seed: int, prompts: list[str], counts: dict[str, Counter[str]], wrong: list[dict[str, Any]]) -> None:
     chance = random.Random(seed)
     system: list[dict[str, Any]] = [{"role": "system", "content": AGENT}]
     with moved_clock() as clock:
         async with proxy_for_replay() as proxy:
             history = list(system)
-            said: list[tuple[str, str]] = []
+            exchanges: list[tuple[str, str]] = []
             usual: dict[str, Any] = {"model": "fake", "stream": True, "tools": TOOLS}
             for number, opening in enumerate(chance.sample(prompts, 3)):
                 clock.ahead += 20
@@ -119,10 +121,10 @@ async def talk(seed: int, prompts: list[str], found: dict[str, Counter[str]], wr
                 history += [calling, {"role": "tool", "tool_call_id": "call-1", "content": "a.py"}]
                 await ask(proxy, {**usual, "messages": history}, {}, reply)
                 history.append(reply)
-                said.append((opening, reply["content"]))
-            for number, turn in enumerate(turns(chance, prompts, said)):
+                exchanges.append((opening, reply["content"]))
+            for number, turn in enumerate(turns(chance, prompts, exchanges)):
                 clock.ahead += max(turn.after_s, 3)
-                talked = "".join(f"User: {question}\nAssistant: {answer}\n" for question, answer in said)
+                talked = "".join(f"User: {question}\nAssistant: {answer}\n" for question, answer in exchanges)
                 text = f"{talked}User: {turn.text}\nAssistant:" if turn.whole else turn.text
                 if turn.after_s < 3:  # there is an answer that has just ended
                     history.append({"role": "user", "content": chance.choice(prompts)})
@@ -130,13 +132,13 @@ async def talk(seed: int, prompts: list[str], found: dict[str, Counter[str]], wr
                     await ask(proxy, {**usual, "messages": history}, {}, reply)
                     history.append(reply)
                     clock.ahead += turn.after_s
-                before = system if turn.alone else history
-                body = {**usual, **turn.members, "messages": [*before, {"role": "user", "content": text}]}
+                context = system if turn.opens_conversation else history
+                body = {**usual, **turn.members, "messages": [*context, {"role": "user", "content": text}]}
                 id = await ask(proxy, body, {}, {"content": f"So be it, {seed} and {number}."})
                 row = await proxy.store.completions.get(id or "")
                 assert row is not None
-                found[turn.kind][row.new.turn] += 1
-                if row.new.turn != "main" and turn.kind not in KNOWN:
+                counts[turn.kind][row.new.turn] += 1
+                if row.new.turn != "main" and turn.kind not in AGENT_KINDS:
                     wrong.append({"kind": turn.kind, "rule": row.new.turn_rule, "text": text[:200]})
 
 
@@ -146,7 +148,7 @@ async def clients() -> dict[str, Any]:
         played = await replay(steps)
         counts = Counter(f"{turn.expected} as {turn.turn}" for turn in played)
         rules = Counter(turn.rule for turn in played if turn.turn == "side")
-        before = Counter(
+        recorded = Counter(
             step["rule"].split()[0] + " as side" for step in steps if step["turn"] == "side" and "rule" in step
         )
         by_client[name] = {
@@ -155,7 +157,7 @@ async def clients() -> dict[str, Any]:
             "false_side": counts["main as side"],
             "false_main": counts["side as main"],
             "rules": dict(rules),
-            "when_recorded": dict(before),
+            "when_recorded": dict(recorded),
         }
     return by_client
 
@@ -165,28 +167,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--talks", type=int, default=40)
     parser.add_argument("--json", type=Path, default=ROOT / "benchmarks/side_turns.json")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     structlog.configure(processors=[lambda *_: (_ for _ in ()).throw(structlog.DropEvent)])
     prompts, people, wrong = ordinary(), defaultdict[str, Counter[str]](Counter), list[dict[str, Any]]()
     by_client = asyncio.run(clients())
-    for seed in range(given.seed, given.seed + given.talks):
+    for seed in range(arguments.seed, arguments.seed + arguments.talks):
         asyncio.run(talk(seed, prompts, people, wrong))
-    found = {
+    report = {
         **circumstances(),
-        "command": f"python -m scripts.clients.side_turns --seed {given.seed} --talks {given.talks}",
+        "command": f"python -m scripts.clients.side_turns --seed {arguments.seed} --talks {arguments.talks}",
         "clients": by_client,
-        "people": {kind: dict(counts) for kind, counts in people.items() if kind not in KNOWN},
-        "people_who_write_as_agents": {kind: dict(people[kind]) for kind in KNOWN},
-        "false_side": sum(one["false_side"] for one in by_client.values()) + len(wrong),
-        "false_main": sum(one["false_main"] for one in by_client.values()),
-        "main": sum(one["main"] for one in by_client.values())
-        + sum(counts.total() for kind, counts in people.items() if kind not in KNOWN),
-        "side": sum(one["side"] for one in by_client.values()),
+        "people": {kind: dict(counts) for kind, counts in people.items() if kind not in AGENT_KINDS},
+        "people_who_write_as_agents": {kind: dict(people[kind]) for kind in AGENT_KINDS},
+        "false_side": sum(row["false_side"] for row in by_client.values()) + len(wrong),
+        "false_main": sum(row["false_main"] for row in by_client.values()),
+        "main": sum(row["main"] for row in by_client.values())
+        + sum(counts.total() for kind, counts in people.items() if kind not in AGENT_KINDS),
+        "side": sum(row["side"] for row in by_client.values()),
         "wrong": wrong[:50],
     }
-    given.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(json.dumps({key: found[key] for key in ("main", "side", "false_side", "false_main")}, indent=1))
-    return 1 if found["false_side"] or found["false_main"] else 0
+    arguments.json.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({key: report[key] for key in ("main", "side", "false_side", "false_main")}, indent=1))
+    return 1 if report["false_side"] or report["false_main"] else 0
 
 
 if __name__ == "__main__":

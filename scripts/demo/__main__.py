@@ -18,13 +18,14 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from scripts.demo.person import CLI, HOME, ROOT, Person, Told, chat_and_rate, console, held_out
+from scripts.demo.person import CLI, HOME, ROOT, Person, Reply, chat_and_rate, console, held_out
 from scripts.demo.report import Scoring, report
 from scripts.harness.circumstances import commit
 
@@ -65,9 +66,32 @@ async def address_of(server: subprocess.Popen[bytes]) -> str:
     raise RuntimeError(f"rlproxy serve ended with {server.returncode}:\n{(HOME / 'serve.log').read_text()[-2000:]}")
 
 
+async def learn(
+    person: Person, prompts: list[str], measure: Callable[[int], None], progress: Progress
+) -> dict[str, Any] | None:
+    """Rate a round and watch the run that it sets off; the version that went live by it, None where none did."""
+    old_status = await person.status()
+    last_rating = await chat_and_rate(person, prompts, progress, old_status["live"])
+    if old_status["ratings"]["needed"] > old_status["ratings"]["fresh"] + ROUND:
+        return None  # the gate said no last time, and wants more ratings than this round brought
+    measure(old_status["live"])  # beside the run: the server answers somebody all the while anyway
+    status = await person.watch_run(old_status, progress)
+    live = status["live"]
+    if live == old_status["live"]:
+        return None
+    while f"v{live}" not in person.loop.first_seen:
+        await asyncio.sleep(0.05)
+    return {
+        "version": live,
+        "run": status["last_run"],
+        "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
+        "rated_at": time.time() - (time.monotonic() - last_rating),
+    }
+
+
 async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     prompts = read_prompts()
-    rated, held = (
+    rated, held_out_prompts = (
         prompts["rate"][: ROUND if quick else ratings],
         prompts["held-out"][:: 6 if quick else 2][: 12 if quick else 40],
     )
@@ -75,7 +99,7 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
     stop = asyncio.Event()
     requester = asyncio.create_task(person.keep_asking(prompts["rate"][::-1], stop))
     rows: list[dict[str, Any]] = [{"version": 0, "ratings": 0}]
-    measured: dict[int, asyncio.Task[list[Told]]] = {}  # by version
+    measured: dict[int, asyncio.Task[list[Reply]]] = {}  # by version
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -88,31 +112,18 @@ async def story(url: str, quick: bool, ratings: int) -> dict[str, Any]:
 
             def measure(version: int) -> None:
                 if version not in measured:
-                    measured[version] = asyncio.create_task(held_out(person, held, version, progress))
+                    measured[version] = asyncio.create_task(held_out(person, held_out_prompts, version, progress))
 
             for start in range(0, len(rated), ROUND):
-                before = await person.status()
-                last_rating = await chat_and_rate(person, rated[start : start + ROUND], progress, before["live"])
-                if before["ratings"]["needed"] > before["ratings"]["fresh"] + ROUND:
-                    continue  # the gate said no last time, and wants more ratings than this round brought
-                measure(before["live"])  # beside the run: the server answers somebody all the while anyway
-                status = await person.watch_run(before, progress)
-                live = status["live"]
-                if live == before["live"]:
-                    continue
-                while f"v{live}" not in person.loop.first_seen:
-                    await asyncio.sleep(0.05)
-                rows.append({
-                    "version": live, "ratings": start + ROUND, "run": status["last_run"],
-                    "rating_to_live_s": person.loop.first_seen[f"v{live}"] - last_rating,
-                    "rated_at": time.time() - (time.monotonic() - last_rating),
-                })  # fmt: skip
+                row = await learn(person, rated[start : start + ROUND], measure, progress)
+                if row is not None:
+                    rows.append({**row, "ratings": start + ROUND})
             scoring = Scoring()  # begins while the last version is asked
             for row in rows:
                 measure(row["version"])
             for row in rows:
-                row["told"] = await measured[row["version"]]
-                await asyncio.to_thread(scoring.add, row["version"], row["told"])
+                row["replies"] = await measured[row["version"]]
+                await asyncio.to_thread(scoring.add, row["version"], row["replies"])
         await asyncio.sleep(1)
     finally:
         stop.set()
@@ -136,14 +147,14 @@ def main() -> int:
         url = asyncio.run(address_of(server))
         console.print(f"rlproxy is at [b]{url}[/b]; the model answers, and a person who likes short answers sits down.")
         first_question = time.monotonic()
-        found = asyncio.run(story(url, args.quick, args.ratings))
+        outcome = asyncio.run(story(url, args.quick, args.ratings))
     except (RuntimeError, aiohttp.ClientError) as error:
         console.print(f"[red]The demo ended early:[/red] {error}\nIts log: {HOME / 'serve.log'}")
         return 1
     finally:
         server.terminate()
         server.wait(60)
-    figures = report(found, found["scoring"].found(), time.monotonic() - began, tree)
+    figures = report(outcome, outcome["scoring"].collect(), time.monotonic() - began, tree)
     figures["first_question_s"] = time.monotonic() - first_question
     target = args.json or HOME / "result.json"
     target.write_text(json.dumps(figures, indent=1) + "\n")

@@ -39,30 +39,35 @@ HARNESS = ROOT / "integrations/inspect_ai"
 
 def flags(args: argparse.Namespace) -> dict[str, str]:
     episodes = args.prompts * args.members
-    found = {"START_AT_EPISODES": str(episodes), "GROUP_SIZE": str(args.members), "GROUP_TIMEOUT_S": "60", "NICE": "0"}
+    settings = {
+        "START_AT_EPISODES": str(episodes),
+        "GROUP_SIZE": str(args.members),
+        "GROUP_TIMEOUT_S": "60",
+        "NICE": "0",
+    }
     if args.overrides:
-        found["OVERRIDES"] = args.overrides
-    return {f"RLPROXY_TRAIN__{name}": value for name, value in found.items()}
+        settings["OVERRIDES"] = args.overrides
+    return {f"RLPROXY_TRAIN__{name}": value for name, value in settings.items()}
 
 
 async def story(
     args: argparse.Namespace,
     python: str,
-    before: list[dict[str, Any]],
+    previous: list[dict[str, Any]],
     keep: Callable[[list[dict[str, Any]]], None],
 ) -> None:
     """Every round, given to `keep` with those before it: a run that is cut keeps its figures."""
     serving = Serving(HOME, args.weights, **flags(args))
     await serving.start()
-    rows = list(before)
+    rows = list(previous)
     try:
-        given = ("task", "rounds", "prompts", "members", "held_out", "seed")
+        options = ("task", "rounds", "prompts", "members", "held_out", "seed")
         command = [python, str(HARNESS / "attempts.py"), "--url", serving.url]
-        for name in given:
+        for name in options:
             command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         command += ["--shuffle"] if args.shuffle else []
         command += ["--tokens", str(args.tokens)] if args.tokens else []
-        command += ["--done", str(before[-1]["round"])] if before else []
+        command += ["--done", str(previous[-1]["round"])] if previous else []
         logs = HOME / "inspect"
         harness = await asyncio.create_subprocess_exec(
             *command, stdout=subprocess.PIPE, env={**os.environ, "INSPECT_LOG_DIR": str(logs)}, limit=1 << 22
@@ -77,8 +82,8 @@ async def story(
                 row["credit"] = by_turn(HOME / f"runs/r{row['run']:05d}")
             rows.append(row)
             keep(rows)
-            told = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
-            print(f"{told}, v{row['live']} live" if row["live"] else told, flush=True)
+            text = f"round {row['round']}: {row['episodes']} episodes, held-out success {row['held_out']:.2f}"
+            print(f"{text}, v{row['live']} live" if row["live"] else text, flush=True)
         if await harness.wait():
             raise RuntimeError(f"the harness ended with {harness.returncode}; {serving.log}")
     finally:
@@ -87,9 +92,9 @@ async def story(
 
 def show(rows: list[dict[str, Any]], members: int) -> None:
     table = Table("episodes", "live", "held-out success", "groups kept", "dropped", "base NLL", "run", box=None)
-    for before, row in zip([None, *rows], rows, strict=False):
+    for previous, row in zip([None, *rows], rows, strict=False):
         metrics, out = row.get("metrics") or {}, row["left_out"].get("no-variance", 0)
-        dropped = (out - (before["left_out"].get("no-variance", 0) if before else 0)) // members
+        dropped = (out - (previous["left_out"].get("no-variance", 0) if previous else 0)) // members
         table.add_row(
             str(row["episodes"]), f"v{row['live']}" if row["live"] else "base", f"{row['held_out']:.3f}",
             str(int(metrics.get("groups_kept", 0))), str(dropped), f"{row.get('base_nll') or 0:+.3f}",
@@ -116,22 +121,26 @@ def main() -> int:
     python = subprocess.run([ROOT / "scripts/harness_env"], check=True, capture_output=True, text=True).stdout.strip()
     began = time.monotonic()
     target = args.json or HOME / "result.json"
-    before: dict[str, Any] = json.loads(target.read_text()) if args.resume else {"rounds": [], "seconds": 0.0}
+    previous: dict[str, Any] = json.loads(target.read_text()) if args.resume else {"rounds": [], "seconds": 0.0}
     if not args.resume:
         shutil.rmtree(HOME, ignore_errors=True)
         HOME.mkdir()
-    told = {k: v if not isinstance(v, Path) else v.name for k, v in vars(args).items() if k not in ("json", "resume")}
-    about = {**circumstances(), "what": told}
-    about |= {"resumed_after": [*before.get("resumed_after", []), before["rounds"][-1]["round"]]} if args.resume else {}
+    settings = {
+        k: v if not isinstance(v, Path) else v.name for k, v in vars(args).items() if k not in ("json", "resume")
+    }
+    about = {**circumstances(), "what": settings}
+    about |= (
+        {"resumed_after": [*previous.get("resumed_after", []), previous["rounds"][-1]["round"]]} if args.resume else {}
+    )
     rows: list[dict[str, Any]] = []
 
     def keep(now: list[dict[str, Any]]) -> None:
         rows[:] = now
-        figures = {**about, "seconds": round(before["seconds"] + time.monotonic() - began, 1), "rounds": now}
+        figures = {**about, "seconds": round(previous["seconds"] + time.monotonic() - began, 1), "rounds": now}
         target.write_text(json.dumps(figures, indent=1) + "\n")
         (HOME / "success.svg").write_text(picture(now, args.task))
 
-    asyncio.run(story(args, python, before["rounds"], keep))
+    asyncio.run(story(args, python, previous["rounds"], keep))
     show(rows, args.members)
     print(f"{time.monotonic() - began:.0f} s. Figures: {target}; picture: {HOME / 'success.svg'}")
     return 0

@@ -24,12 +24,12 @@ def by_turn(folder: Path) -> list[dict[str, Any]]:
     values, _ = advantages(
         samples, discount=preset.discount, baseline=spec.episode_baseline, clip=preset.advantage_clip
     )
-    found = []
+    turns = []
     for turn in range(max((part.turns for part in parts), default=0)):
-        own = [value for value, part in zip(values, parts, strict=True) if part.turn == turn]
-        up, down = [value for value in own if value > 0], [value for value in own if value < 0]
-        found.append({"samples": len(own), "up": _mean(up), "down": _mean(down)})
-    return found
+        turn_values = [value for value, part in zip(values, parts, strict=True) if part.turn == turn]
+        up, down = [value for value in turn_values if value > 0], [value for value in turn_values if value < 0]
+        turns.append({"samples": len(turn_values), "up": _mean(up), "down": _mean(down)})
+    return turns
 
 
 def _mean(values: list[float]) -> float:

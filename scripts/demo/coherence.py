@@ -28,30 +28,30 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def groups(lines: Iterable[str]) -> Iterator[tuple[str, list[Tokens]]]:
     """Each group as soon as it is there."""
-    name, said = "", []
+    name, tokens = "", []
     for line in chain(lines, [""]):
         if line.strip():
-            one = json.loads(line)
-            name = one["group"]
-            said.append(Tokens(tuple(one["prompt_token_ids"]), tuple(one["token_ids"]), 1.0))
-        elif said:
-            yield name, said
-            said = []
+            record = json.loads(line)
+            name = record["group"]
+            tokens.append(Tokens(tuple(record["prompt_token_ids"]), tuple(record["token_ids"]), 1.0))
+        elif tokens:
+            yield name, tokens
+            tokens = []
 
 
 def main() -> None:
     threads = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     path = weights.resolve(sys.argv[1] if len(sys.argv) > 1 else None).path
     policy = TorchPolicy(path, presets.resolve("balanced", {}), parent=None, threads=threads, seed=0)
-    found = {}
-    for group, said in groups(sys.stdin):
+    results = {}
+    for group, replies in groups(sys.stdin):
         with policy.wearing(None):
-            scored = score(policy, [*said, *topic.after_other_prompts(said)])
-        own, other = scored[: len(said)], scored[len(said) :]
-        topics = np.array([(a - b).mean() for a, b in zip(own, other, strict=True)])
-        nll = -np.concatenate(own).mean()
-        found[group] = {"nll": float(nll), "topic": float(topics.mean()), "topics": topics.round(3).tolist()}
-    print(json.dumps(found))
+            scored = score(policy, [*replies, *topic.after_other_prompts(replies)])
+        own_scores, other_scores = scored[: len(replies)], scored[len(replies) :]
+        topics = np.array([(a - b).mean() for a, b in zip(own_scores, other_scores, strict=True)])
+        nll = -np.concatenate(own_scores).mean()
+        results[group] = {"nll": float(nll), "topic": float(topics.mean()), "topics": topics.round(3).tolist()}
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -48,26 +48,26 @@ async def one_run(serving: Serving, number: int, ratings: int) -> dict[str, Any]
                             "remaining_s": stage["remaining_s"], "core_share": stage["core_share"],
                             "says_busy": "the machine is busy" in stage["line"]})  # fmt: skip
         await asyncio.sleep(POLL_S)
-    took = time.monotonic() - start
+    run_s = time.monotonic() - start
     last = (await serving.status())["last_run"]
     computing = [s for s in samples if s["stage"] in COMPUTING]
     return {
-        "run": last["id"], "status": last["status"], "seconds": round(took, 1), "retried": last["retried"],
+        "run": last["id"], "status": last["status"], "seconds": round(run_s, 1), "retried": last["retried"],
         "stages": {key: value for key, value in (last["metrics"] or {}).items() if key.startswith("seconds_")},
         "load": round(os.getloadavg()[1], 1),  # of five minutes
         "core_share": _median([s["core_share"] for s in computing if s["core_share"] is not None]),
         "least_core_share": min((s["core_share"] for s in computing if s["core_share"] is not None), default=None),
         "says_busy": _share([s["says_busy"] for s in computing]),  # of the looks while it computed
-        "errors": {str(moment): _error(samples, took, moment) for moment in MOMENTS},
+        "errors": {str(moment): _error(samples, run_s, moment) for moment in MOMENTS},
     }  # fmt: skip
 
 
-def _error(samples: list[dict[str, Any]], took: float, moment: float) -> float | None:
+def _error(samples: list[dict[str, Any]], run_s: float, moment: float) -> float | None:
     """(announced end − end) ÷ the run's time, of what was said at this share of its time; None: nothing was said."""
-    sample = min(samples, key=lambda s: abs(float(s["t"]) - moment * took))
+    sample = min(samples, key=lambda s: abs(float(s["t"]) - moment * run_s))
     if sample["remaining_s"] is None:
         return None
-    return round((float(sample["t"]) + float(sample["remaining_s"]) - took) / took, 3)
+    return round((float(sample["t"]) + float(sample["remaining_s"]) - run_s) / run_s, 3)
 
 
 def _share(values: list[bool]) -> float | None:

@@ -29,7 +29,7 @@ console = Console()
 
 
 @dataclass
-class Told:
+class Reply:
     """One answer as the person sees it."""
 
     prompt: str
@@ -71,7 +71,7 @@ class Person:
 
     async def ask(
         self, prompt: str, *, stream: bool, model: str = "", keep: bool = True, seed: int | None = None
-    ) -> Told:
+    ) -> Reply:
         """One question through the SDK. With `keep` false nothing is captured: held-out prompts stay held out."""
         sent: dict[str, Any] = {
             "model": model or self.model,
@@ -99,7 +99,7 @@ class Person:
                     text += choice.delta.content or ""
                     ids += (choice.model_extra or {}).get("token_ids") or []
                     reason = choice.finish_reason or reason
-        return Told(prompt, text, id, raw.headers["x-rl-adapter"], reason == "stop", prompt_ids, ids)
+        return Reply(prompt, text, id, raw.headers["x-rl-adapter"], reason == "stop", prompt_ids, ids)
 
     async def keep_asking(self, prompts: list[str], stop: asyncio.Event) -> None:
         """One more client, in a loop; any error counts as a failed request."""
@@ -107,40 +107,40 @@ class Person:
         while not stop.is_set():
             began = time.monotonic()
             try:
-                told = await self.ask(prompts[n % len(prompts)], stream=n % 2 == 0)
+                reply = await self.ask(prompts[n % len(prompts)], stream=n % 2 == 0)
             except Exception as error:  # whatever it is, a person would have seen it
                 self.loop.failed.append(repr(error))
             else:
                 ended = time.monotonic()
                 self.loop.served += 1
-                self.loop.by_version[told.adapter] = self.loop.by_version.get(told.adapter, 0) + 1
-                self.loop.first_seen.setdefault(told.adapter, ended)
+                self.loop.by_version[reply.adapter] = self.loop.by_version.get(reply.adapter, 0) + 1
+                self.loop.first_seen.setdefault(reply.adapter, ended)
                 self.loop.started.append((began, ended))
             n += 1
             await asyncio.sleep(0.2)
 
     # Rating, by three channels
 
-    async def rate(self, told: Told, n: int) -> None:
-        word = "good" if told.liked else "bad"
+    async def rate(self, reply: Reply, n: int) -> None:
+        word = "good" if reply.liked else "bad"
         channel = ("chat", "http", "cli")[n % 3]
         if channel == "chat":
             messages = [
-                {"role": "user", "content": told.prompt},
-                {"role": "assistant", "content": told.text},
+                {"role": "user", "content": reply.prompt},
+                {"role": "assistant", "content": reply.text},
                 {"role": "user", "content": f"/rl {word}"},
             ]
-            said = await self.client.chat.completions.create(model=self.model, messages=messages)  # type: ignore[arg-type]
-            if f"rated {word}" not in (said.choices[0].message.content or ""):
-                raise RuntimeError(f"/rl {word} was answered: {said.choices[0].message.content}")
+            completion = await self.client.chat.completions.create(model=self.model, messages=messages)  # type: ignore[arg-type]
+            if f"rated {word}" not in (completion.choices[0].message.content or ""):
+                raise RuntimeError(f"/rl {word} was answered: {completion.choices[0].message.content}")
         elif channel == "http":
-            async with self.http.post("/v1/feedback", json={"completion_id": told.id, "rating": word}) as response:
+            async with self.http.post("/v1/feedback", json={"completion_id": reply.id, "rating": word}) as response:
                 if response.status != 201:
                     raise RuntimeError(
                         f"POST /v1/feedback was answered with {response.status}: {await response.text()}"
                     )
         else:
-            command = [*CLI, word, "--id", told.id, "--home", str(HOME), "--json"]
+            command = [*CLI, word, "--id", reply.id, "--home", str(HOME), "--json"]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, cwd=ROOT)
             await process.communicate()
             if process.returncode:
@@ -153,63 +153,62 @@ class Person:
         async with self.http.get("/rl/status") as response:
             return dict(await response.json())
 
-    async def watch_run(self, before: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    async def watch_run(self, old_status: dict[str, Any], progress: Progress) -> dict[str, Any]:
         """Until the run that the last rating set off has ended; shows its steps."""
         bar = progress.add_task("training starts by itself", total=None)
-        heard, newest = time.monotonic(), None
-        last_id = (before["last_run"] or {}).get("id", 0)
-        while time.monotonic() < heard + PATIENCE_S:
+        last_change, newest = time.monotonic(), None
+        last_id = (old_status["last_run"] or {}).get("id", 0)
+        while time.monotonic() < last_change + PATIENCE_S:
             status = await self.status()
-            if status["training"]["progress"] != newest:
-                heard, newest = time.monotonic(), status["training"]["progress"]
-            run, live = status["last_run"], status["live"]
+            training, run, live = status["training"]["progress"], status["last_run"], status["live"]
+            if training != newest:
+                last_change, newest = time.monotonic(), training
             if run and run["id"] > last_id and run["status"] in ("rejected", "empty", "failed", "cancelled"):
-                done(progress, bar, f"run {run['id']}: {run['status']}, {run['reason']}")
+                finish(progress, bar, f"run {run['id']}: {run['status']}, {run['reason']}")
                 return status
-            if live != before["live"]:
+            if live != old_status["live"]:
                 self.swaps.append(time.monotonic())
-                done(progress, bar, f"v{live} is live: {run['reason']}")
+                finish(progress, bar, f"v{live} is live: {run['reason']}")
                 return status
-            seen = status["training"]["progress"]
-            if step := seen.get("step"):
-                what = f"training v{before['live'] + 1}: loss {step['loss']:+.3f}, kept {step['acceptance']:.0%}"
-                progress.update(bar, description=what, total=step["steps"] + 1, completed=step["step"])
-            elif phase := seen.get("phase"):
+            if step := training.get("step"):
+                text = f"training v{old_status['live'] + 1}: loss {step['loss']:+.3f}, kept {step['acceptance']:.0%}"
+                progress.update(bar, description=text, total=step["steps"] + 1, completed=step["step"])
+            elif phase := training.get("phase"):
                 progress.update(bar, description=f"training: {phase['phase']}")
             await asyncio.sleep(0.25)
         raise RuntimeError(f"the run has said nothing for {PATIENCE_S:.0f} s")
 
 
-def done(progress: Progress, bar: TaskID, what: str) -> None:
+def finish(progress: Progress, bar: TaskID, text: str) -> None:
     """A finished step: its bar goes, a line with its time stays (also where there is no terminal)."""
     seconds = next(task.elapsed or 0 for task in progress.tasks if task.id == bar)
     progress.remove_task(bar)
-    progress.console.print(f"[green]✓[/green] {what} [dim]({seconds:.0f} s)[/dim]")
+    progress.console.print(f"[green]✓[/green] {text} [dim]({seconds:.0f} s)[/dim]")
 
 
-async def at_once(work: Iterable[Callable[[], Awaitable[Any]]], done: Callable[[], None]) -> list[Any]:
+async def at_once(work: Iterable[Callable[[], Awaitable[Any]]], advance: Callable[[], None]) -> list[Any]:
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+    async def run_job(job: Callable[[], Awaitable[Any]]) -> Any:
         async with slots:
             result = await job()
-        done()
+        advance()
         return result
 
-    return list(await asyncio.gather(*(one(job) for job in work)))
+    return list(await asyncio.gather(*(run_job(job) for job in work)))
 
 
-async def held_out(person: Person, prompts: list[str], version: int, progress: Progress) -> list[Told]:
+async def held_out(person: Person, prompts: list[str], version: int, progress: Progress) -> list[Reply]:
     name = f"v{version}" if version else "base"
     bar = progress.add_task(f"held-out prompts, {name}", total=len(prompts))
     jobs = [
         lambda p=p, i=i: person.ask(p, stream=False, model=f"{person.model}@{name}", keep=False, seed=1000 + i)
         for i, p in enumerate(prompts)
     ]
-    told = await at_once(jobs, lambda: progress.advance(bar))
-    liked = sum(t.liked for t in told) / len(told)
-    done(progress, bar, f"held-out prompts, {name}: {liked:.0%} liked")
-    return told
+    replies = await at_once(jobs, lambda: progress.advance(bar))
+    liked = sum(t.liked for t in replies) / len(replies)
+    finish(progress, bar, f"held-out prompts, {name}: {liked:.0%} liked")
+    return replies
 
 
 async def chat_and_rate(person: Person, prompts: list[str], progress: Progress, live: int) -> float:
@@ -217,12 +216,12 @@ async def chat_and_rate(person: Person, prompts: list[str], progress: Progress, 
     bar = progress.add_task(f"chatting and rating {f'v{live}' if live else 'base'}", total=len(prompts))
     good = 0
 
-    async def one(n: int, prompt: str) -> None:
+    async def chat_once(n: int, prompt: str) -> None:
         nonlocal good
-        told = await person.ask(prompt, stream=n % 2 == 0)
-        good += told.liked
-        await person.rate(told, n)
+        reply = await person.ask(prompt, stream=n % 2 == 0)
+        good += reply.liked
+        await person.rate(reply, n)
 
-    await at_once([lambda n=n, p=p: one(n, p) for n, p in enumerate(prompts)], lambda: progress.advance(bar))  # type: ignore[misc]
-    done(progress, bar, f"rated {len(prompts)}: {good} good, {len(prompts) - good} bad")
+    await at_once([lambda n=n, p=p: chat_once(n, p) for n, p in enumerate(prompts)], lambda: progress.advance(bar))  # type: ignore[misc]
+    finish(progress, bar, f"rated {len(prompts)}: {good} good, {len(prompts) - good} bad")
     return time.monotonic()

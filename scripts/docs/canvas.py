@@ -50,15 +50,17 @@ class Canvas:
     """A file: panels beside each other, or boxes and arrows."""
 
     def __init__(self, label: str, width: int, height: int) -> None:
-        given = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}", "width": str(width)}
-        self._svg = ElementTree.Element("svg", {**given, "height": str(height), "role": "img", "aria-label": label})
+        attributes = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width} {height}", "width": str(width)}
+        self._svg = ElementTree.Element(
+            "svg", {**attributes, "height": str(height), "role": "img", "aria-label": label}
+        )
         ElementTree.SubElement(self._svg, "style").text = STYLE
         self.add("rect", "paper", x=0, y=0, width=width, height=height)
 
     def add(self, tag: str, kind: str, text: str = "", **places: float | str) -> None:
-        said = {name.replace("_", "-"): str(place) for name, place in places.items()}
-        made = ElementTree.SubElement(self._svg, tag, {"class": kind, **said})
-        made.text = text or None
+        attributes = {name.replace("_", "-"): str(place) for name, place in places.items()}
+        element = ElementTree.SubElement(self._svg, tag, {"class": kind, **attributes})
+        element.text = text or None
 
     def panel(self, plot: Plot, title: str, x: int, y: int = 0, height: int = HEIGHT) -> None:
         self.add("text", "title", title, x=x + 12, y=y + 16)
@@ -72,7 +74,7 @@ class Canvas:
             style = "title" if n == 0 else "word"
             self.add("text", style, line, x=x + width / 2, y=y + 20 + 15 * n, text_anchor="middle")
 
-    def arrow(self, points: Sequence[tuple[float, float]], word: str = "", at: tuple[float, float] = (0, 0)) -> None:
+    def arrow(self, points: Sequence[tuple[float, float]], word: str = "", place: tuple[float, float] = (0, 0)) -> None:
         """Along these points; the head is at the last, which is reached along one axis."""
         self.add("polyline", "arrow", points=" ".join(f"{x:g},{y:g}" for x, y in points))
         (x0, y0), (x, y) = points[-2:]
@@ -80,7 +82,7 @@ class Canvas:
         wings = [(x - back * 1.6 - side, y - side * 1.6 - back), (x - back * 1.6 + side, y - side * 1.6 + back)]
         self.add("polyline", "arrow", points=" ".join(f"{a:g},{b:g}" for a, b in (wings[0], (x, y), wings[1])))
         if word:
-            self.add("text", "word", word, x=at[0], y=at[1])
+            self.add("text", "word", word, x=place[0], y=place[1])
 
     def text(self) -> str:
         ElementTree.indent(self._svg)

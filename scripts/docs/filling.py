@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def put(page: str, name: str, text: str) -> str:
+def fill_place(page: str, name: str, text: str) -> str:
     """The page with this text in the place of that name. Raises SystemExit where it has none."""
-    before, found, rest = page.partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- /{name} -->")
-    if not found or not end:
+    head, start, remainder = page.partition(f"<!-- {name} -->\n")
+    _, end, tail = remainder.partition(f"<!-- /{name} -->")
+    if not start or not end:
         raise SystemExit(f"There is no place for {name}.")
-    return f"{before}{found}{text}\n{end}{after}"
+    return f"{head}{start}{text}\n{end}{tail}"
 
 
 def has(page: str, name: str) -> bool:

@@ -26,7 +26,7 @@ FILES = (
 def page() -> str:
     group: Any = typer.main.get_command(app)
     commands = dict(commands_of(group))
-    lines = ['.TH RLPROXY 1 "" "rlproxy" "User Commands"', ".SH NAME", f"rlproxy \\- {_text(_one(group.help))}"]
+    lines = ['.TH RLPROXY 1 "" "rlproxy" "User Commands"', ".SH NAME", f"rlproxy \\- {_text(_unwrapped(group.help))}"]
     lines += [".SH SYNOPSIS", ".B rlproxy", ".I COMMAND", "[\\fIOPTION\\fR ...]"]
     for title, names in SECTIONS.items():
         lines.append(f".SH {title.upper()}")
@@ -48,7 +48,7 @@ def _command(path: str, command: Any) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts]
     names = " ".join(_argument(p) for p in arguments)
-    lines = [f".SS rlproxy {path} {names}".rstrip(), _text(_one(command.help))]
+    lines = [f".SS rlproxy {path} {names}".rstrip(), _text(_unwrapped(command.help))]
     for param in [*arguments, *options]:
         lines += [".TP", _argument(param) if param in arguments else _option(param), _text(param.help or "")]
     lines += [".PP", "Examples:", ".EX", *(f"rlproxy {_text(line)}" for line in EXAMPLES[path]), ".EE"]
@@ -67,7 +67,7 @@ def _option(param: Any) -> str:
     return f"{flags}{value}" + (f" (default: {_text(default)})" if default else "")
 
 
-def _one(text: str | None) -> str:
+def _unwrapped(text: str | None) -> str:
     return " ".join((text or "").split())
 
 

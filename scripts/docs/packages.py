@@ -20,11 +20,11 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
-from scripts.docs.filling import put, settle
+from scripts.docs.filling import fill_place, settle
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ROOMS: Final = ("config", "store", "trainer", "proxy", "scripts")
-SHOWN: Final = ("config", "store", "trainer", "proxy")  # in the picture
+PICTURED_ROOMS: Final = ("config", "store", "trainer", "proxy")  # in the picture
 NAME: Final = "packages"
 NARROW: Final = 100  # columns of the picture
 
@@ -41,24 +41,24 @@ class Package:
 
 def page() -> Path:
     """It is the only one of its name, wherever the pages are kept."""
-    (found,) = (ROOT / "docs").rglob("architecture.md")
-    return found
+    (path,) = (ROOT / "docs").rglob("architecture.md")
+    return path
 
 
 @cache
 def packages() -> dict[str, Package]:
     """Every package of every room, by its dotted name."""
     files = {file: file.relative_to(ROOT) for room in ROOMS for file in sorted((ROOT / room).rglob("*.py"))}
-    names = {".".join(at.parent.parts) for at in files.values() if at.name == "__init__.py"}
-    found = {name: Package(name) for name in sorted(names)}
-    for file, at in files.items():
-        if (name := ".".join(at.parent.parts)) not in found:
+    names = {".".join(path.parent.parts) for path in files.values() if path.name == "__init__.py"}
+    by_name = {name: Package(name) for name in sorted(names)}
+    for file, path in files.items():
+        if (name := ".".join(path.parent.parts)) not in by_name:
             continue  # a person's own file, as scripts/bench/personas has
         text = file.read_text(encoding="utf-8")
-        found[name].modules += at.name != "__init__.py"
-        found[name].lines += text.count("\n")
-        found[name].imports.update({other for other in _owners(text, names) if other != name})
-    return found
+        by_name[name].modules += path.name != "__init__.py"
+        by_name[name].lines += text.count("\n")
+        by_name[name].imports.update({owner for owner in _owners(text, names) if owner != name})
+    return by_name
 
 
 def _owners(text: str, names: set[str]) -> Iterator[str]:
@@ -83,15 +83,15 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from _imported(child)
 
 
-def picture(found: dict[str, Package]) -> str:
+def picture(by_name: dict[str, Package]) -> str:
     """Layers of each room as text: a package imports only from lines below its own, in its room and in others."""
     lines = ["```"]
-    for room in reversed(SHOWN):
-        parts = _parts(found, room)
-        total = [found[name] for name in found if name == room or name.startswith(f"{room}.")]
+    for room in reversed(PICTURED_ROOMS):
+        parts = _parts(by_name, room)
+        total = [by_name[name] for name in by_name if name == room or name.startswith(f"{room}.")]
         modules, size = sum(p.modules for p in total), sum(p.lines for p in total)
-        others = sorted({_room(o) for p in total for o in p.imports} - {room})
-        imports = f"imports {', '.join(others)}" if others else "imports no other room"
+        imported_rooms = sorted({_room(o) for p in total for o in p.imports} - {room})
+        imports = f"imports {', '.join(imported_rooms)}" if imported_rooms else "imports no other room"
         lines += [f"{room}: {modules} modules, {_thousands(size)} lines; {imports}"]
         for layer in _layers(parts):
             lines += _wrapped(
@@ -101,10 +101,10 @@ def picture(found: dict[str, Package]) -> str:
     return "\n".join([*lines[:-1], "```"])
 
 
-def _parts(found: dict[str, Package], room: str) -> dict[str, Package]:
+def _parts(by_name: dict[str, Package], room: str) -> dict[str, Package]:
     """The packages directly in a room, each with all that is in it. The room's own modules stand by themselves."""
     parts: dict[str, Package] = {}
-    for name, package in found.items():
+    for name, package in by_name.items():
         if name.startswith(f"{room}."):
             part = parts.setdefault(name.split(".")[1], Package(name.split(".")[1]))
             part.modules += package.modules
@@ -117,23 +117,23 @@ def _layers(parts: dict[str, Package]) -> list[list[str]]:
     """From packages that nobody imports down to those that import nobody; those that import each other share a box."""
     reach = {name: _reached(parts, name) for name in parts}
     circles = {name: " ⇄ ".join(sorted({o for o in reach[name] if name in reach[o]} | {name})) for name in parts}
-    above = TopologicalSorter({circles[name]: {circles[o] for o in reach[name]} - {circles[name]} for name in parts})
-    above.prepare()
+    sorter = TopologicalSorter({circles[name]: {circles[o] for o in reach[name]} - {circles[name]} for name in parts})
+    sorter.prepare()
     layers: list[list[str]] = []
-    while ready := above.get_ready():
+    while ready := sorter.get_ready():
         layers.append(sorted(ready))
-        above.done(*ready)
+        sorter.done(*ready)
     return layers[::-1]
 
 
 def _reached(parts: dict[str, Package], name: str) -> set[str]:
-    found: set[str] = set()
-    left = [name]
-    while left:
-        new = {other for other in parts[left.pop()].imports if other in parts} - found
-        found |= new
-        left += new
-    return found
+    reachable: set[str] = set()
+    queue = [name]
+    while queue:
+        new = {imported for imported in parts[queue.pop()].imports if imported in parts} - reachable
+        reachable |= new
+        queue += new
+    return reachable
 
 
 def _wrapped(words: Iterable[str]) -> list[str]:
@@ -155,17 +155,17 @@ def _thousands(lines: int) -> str:
 
 
 def filled(text: str) -> str:
-    return put(text, NAME, picture(packages()))
+    return fill_place(text, NAME, picture(packages()))
 
 
 def main() -> int:
-    found = packages()
+    by_name = packages()
     if "--json" in sys.argv:
-        print(json.dumps({name: vars(package) for name, package in found.items()}, indent=1))
+        print(json.dumps({name: vars(package) for name, package in by_name.items()}, indent=1))
         return 0
     if "--write" in sys.argv or "--check" in sys.argv:
         return settle({page(): filled(page().read_text(encoding="utf-8"))})
-    for name, package in found.items():
+    for name, package in by_name.items():
         imports = ", ".join(sorted(package.imports))
         print(f"{name:28} {package.modules:3} modules {package.lines:6} lines  → {imports or '–'}")
     return 0

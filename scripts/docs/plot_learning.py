@@ -65,27 +65,27 @@ def names(plot: Plot, ends: Sequence[tuple[float, float, str]]) -> None:
     """A word behind the end of each line; those that would cover each other give way downwards."""
     free = 0.0
     for x, y, text in sorted(ends, key=lambda end: plot.up(end[1])):
-        at = max(plot.up(y) + 4, free)
-        write(plot, text, plot.across(x) + 8, at)
-        free = at + 12
+        text_y = max(plot.up(y) + 4, free)
+        write(plot, text, plot.across(x) + 8, text_y)
+        free = text_y + 12
 
 
 def curve(plot: Plot, record: Record, value: Callable[[Record, Record], float]) -> tuple[float, float, str]:
     """Draw the result of a persona's held-out prompts after each run; hollow where nothing went live."""
-    each, base = record["arguments"]["ratings"], record["base"]
+    round_size, base = record["arguments"]["ratings"], record["base"]
     points = [(0.0, value(base, base))]
-    points += [(each * (n + 1), value(base, one["eval"])) for n, one in enumerate(record["rounds"])]
+    points += [(round_size * (n + 1), value(base, row["eval"])) for n, row in enumerate(record["rounds"])]
     plot.line(points, "thin")
-    passed = [True, *(one["run"]["status"] == "passed" for one in record["rounds"])]
+    passed = [True, *(row["run"]["status"] == "passed" for row in record["rounds"])]
     plot.dots([p for p, ok in zip(points, passed, strict=True) if ok], 3)
     plot.dots([p for p, ok in zip(points, passed, strict=True) if not ok], 3.5, "no")
     return *points[-1], f"seed {record['seed']}"
 
 
 def panels(label: str, value: Callable[[Record, Record], float], y: tuple[float, float], marks: list[float]) -> Canvas:
-    found = learned()
-    canvas = Canvas(label, WIDTH * len(found), HEIGHT + 40)
-    for n, (persona, records) in enumerate(found.items()):
+    by_persona = learned()
+    canvas = Canvas(label, WIDTH * len(by_persona), HEIGHT + 40)
+    for n, (persona, records) in enumerate(by_persona.items()):
         most = max(len(r["rounds"]) * r["arguments"]["ratings"] for r in records)
         step = records[0]["arguments"]["ratings"]
         plot = Plot(persona, (0, most * 1.2), y)  # room for a word behind the last point
@@ -129,23 +129,27 @@ def path_of_a_rating() -> str:
 
 def liked() -> str:
     label = "Share of liked answers to prompts that were not rated, by ratings given, for each persona and seed"
-    return panels(label, lambda base, now: float(now["liked"]), (0, 1), [0, 0.25, 0.5, 0.75, 1]).text()
+    return panels(label, lambda base, evaluation: float(evaluation["liked"]), (0, 1), [0, 0.25, 0.5, 0.75, 1]).text()
 
 
 def sense() -> str:
     label = "Base NLL: how much stranger than its own the base model finds the answers, by ratings given"
     marks = [-0.1, 0, 0.1, 0.2, 0.3, 0.4]
-    return panels(label, lambda base, now: float(now["base_nll"] - base["base_nll"]), (-0.15, 0.45), marks).text()
+
+    def rise(base: Record, evaluation: Record) -> float:
+        return float(evaluation["base_nll"] - base["base_nll"])
+
+    return panels(label, rise, (-0.15, 0.45), marks).text()
 
 
 def tokens() -> str:
     """The words of one reply that was really given, and what a bad rating would do with each."""
-    found = read("reply_tokens.json")
+    report = read("reply_tokens.json")
     likely = presets.resolve("balanced", {}).likely
-    canvas = Canvas(f"Each token of a disliked reply to: {found['prompt']}", 720, 218)
-    canvas.add("text", "title", f"Asked: {found['prompt']}", x=16, y=22)
+    canvas = Canvas(f"Each token of a disliked reply to: {report['prompt']}", 720, 218)
+    canvas.add("text", "title", f"Asked: {report['prompt']}", x=16, y=22)
     x, y = 16.0, 36.0
-    for token in found["tokens"]:
+    for token in report["tokens"]:
         width = 8 + 7.0 * len(token["text"].replace("\n", "↵").strip() or "␣")
         if x + width > 704:
             x, y = 16.0, y + 26
@@ -171,10 +175,10 @@ def good_ones() -> str:
         [(x, str(x)) for x in range(0, 33, 8)], [(t, f"{t:+.0%}" if t else "0") for t in (-0.1, 0, 0.1, 0.2, 0.3, 0.4)]
     )
     for record in learned()["concise"]:
-        before = record["base"]["liked"]
-        for one in record["rounds"]:
-            plot.dots([(one["good"], one["eval"]["liked"] - before)], 4)
-            before = one["eval"]["liked"]
+        liked = record["base"]["liked"]
+        for row in record["rounds"]:
+            plot.dots([(row["good"], row["eval"]["liked"] - liked)], 4)
+            liked = row["eval"]["liked"]
     canvas.panel(plot, "concise: liked share, what one run changed", 0)
     canvas.add("text", "word", "good ones among the run's 32 ratings; a dot is a run", x=40, y=HEIGHT + 32)
     kinds = read("poisoned.json")["kinds"]
@@ -183,8 +187,8 @@ def good_ones() -> str:
     for n, (kind, words) in enumerate(POISONS):
         tries, passed = kinds[kind]["tries"], kinds[kind]["passed"]
         y = MARGIN_TOP + 6 + 33 * n
-        said = f"{words}: {tries - passed} of {tries}"
-        write(bars, said, MARGIN_LEFT, y)
+        label = f"{words}: {tries - passed} of {tries}"
+        write(bars, label, MARGIN_LEFT, y)
         wide = f"{bars.across((tries - passed) / tries) - MARGIN_LEFT:.1f}"
         box = {"class": "good", "x": str(MARGIN_LEFT), "y": str(y + 5), "width": wide, "height": "11"}
         ElementTree.SubElement(bars.element, "rect", box)
@@ -194,18 +198,20 @@ def good_ones() -> str:
 
 def gate() -> str:
     """The gate's base NLL of every measured run beside its bound, in the order of the runs."""
-    found = learned()
-    canvas = Canvas("The gate's base NLL of every measured run, and the bound of each", WIDTH * len(found), HEIGHT + 40)
-    for n, (persona, records) in enumerate(found.items()):
-        every = [(record, at, one) for record in records for at, one in enumerate(record["rounds"])]
-        runs = [run for run in every if "base_nll" in run[2]["run"]["gate"]]  # others had nothing to learn from
+    by_persona = learned()
+    canvas = Canvas(
+        "The gate's base NLL of every measured run, and the bound of each", WIDTH * len(by_persona), HEIGHT + 40
+    )
+    for n, (persona, records) in enumerate(by_persona.items()):
+        rounds = [(record, number, row) for record in records for number, row in enumerate(record["rounds"])]
+        runs = [run for run in rounds if "base_nll" in run[2]["run"]["gate"]]  # others had nothing to learn from
         plot = Plot(f"{persona}: measured and bound", (-0.5, len(runs) - 0.5), (-0.2, 1.0))
         plot.axes([], [(t, plain(t)) for t in (-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1.0)])
-        for x, (record, at, one) in enumerate(runs):
-            check = one["run"]["gate"]["base_nll"]
+        for x, (record, number, row) in enumerate(runs):
+            check = row["run"]["gate"]["base_nll"]
             plot.line([(x - 0.35, check["bound"]), (x + 0.35, check["bound"])], "bound")
-            plot.dots([(x, check["value"])], 4, "dot" if one["run"]["status"] == "passed" else "no")
-            if at == 0:
+            plot.dots([(x, check["value"])], 4, "dot" if row["run"]["status"] == "passed" else "no")
+            if number == 0:
                 plot.words(f"seed {record['seed']}", x - 0.4, -0.31)
         canvas.panel(plot, f"{persona}: base_nll at the gate, and its bound", n * WIDTH)
     words = "a dot is a run, the red line above it is what it may have at most; hollow: refused, in its second try too"
@@ -215,21 +221,21 @@ def gate() -> str:
 
 def watch() -> str:
     """How often a worse version is rolled back by itself, by how much was rated before it."""
-    found = read("watch_errors.json")
+    report = read("watch_errors.json")
     canvas = Canvas("How often a worse version is found", WIDTH + 170, HEIGHT + 40)
-    rated = sorted({row["old_rated"] for row in found["found"]})
+    rated = sorted({row["old_rated"] for row in report["found"]})
     places = {count: n for n, count in enumerate(rated)}
     plot = Plot("Found, by ratings of the version before", (0, len(rated) - 1), (0, 1))
     plot.axes([(places[n], str(n)) for n in rated], [(t, f"{t:.0%}") for t in (0, 0.25, 0.5, 0.75, 1)])
-    pairs = sorted({(row["old_share"], row["new_share"]) for row in found["found"]}, reverse=True)
+    pairs = sorted({(row["old_share"], row["new_share"]) for row in report["found"]}, reverse=True)
     ends = list[tuple[float, float, str]]()
     for pair in pairs:
-        rows = [row for row in found["found"] if (row["old_share"], row["new_share"]) == pair]
+        rows = [row for row in report["found"] if (row["old_share"], row["new_share"]) == pair]
         points = [(float(places[row["old_rated"]]), row["found"]) for row in rows]
         plot.line(points, "line")
         plot.dots(points, 3)
         ends.append((*points[-1], f"from {pair[0]:.0%} to {pair[1]:.0%} liked"))
-    alarms = [(float(places[row["old_rated"]]), max(row["rates"])) for row in found["false_alarms"]]
+    alarms = [(float(places[row["old_rated"]]), max(row["rates"])) for row in report["false_alarms"]]
     plot.line(alarms, "dashed")
     names(plot, [*ends, (*alarms[-1], "just as good: a false alarm")])
     canvas.panel(plot, "a worse version is rolled back by itself", 0)

@@ -43,14 +43,14 @@ def drawn() -> dict[str, str]:
     return {"relay.svg": relay(json.loads((ROOT / "benchmarks/relay.json").read_text(encoding="utf-8")))}
 
 
-def relay(found: dict[str, Any]) -> str:
+def relay(report: dict[str, Any]) -> str:
     """A bar for each of the targets, in each panel on a logarithmic scale of its own."""
-    names = [name for name, about in found["targets"].items() if "error" not in about and name != "direct"]
+    names = [name for name, about in report["targets"].items() if "error" not in about and name != "direct"]
     height = ROW * len(names) + EDGES
     label = "What stands between agent and model: time added, first tokens, answers a second and CPU of each"
     canvas = Canvas(label, 2 * WIDTH, (height + 12) * math.ceil(len(ADDED) / 2))
     for n, panel in enumerate(ADDED):
-        rows = {name: found["summary"][panel.shape].get(name, {}).get(panel.figure) for name in names}
+        rows = {name: report["summary"][panel.shape].get(name, {}).get(panel.figure) for name in names}
         plot = bars(panel, {name: float(value) for name, value in rows.items() if value}, height)
         canvas.panel(plot, f"{panel.title} ({panel.unit})", n % 2 * WIDTH, n // 2 * (height + 12), height)
     return canvas.text()
@@ -66,8 +66,8 @@ def bars(panel: Panel, rows: dict[str, float], height: int) -> Plot:
         box = {"x": str(MARGIN_LEFT), "y": str(y), "width": f"{wide:.1f}", "height": "14", "rx": "2"}
         kind = "good" if name.startswith("rlproxy") else "still"
         ElementTree.SubElement(plot.element, "rect", {"class": kind, **box})
-        said = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        write(plot, f"{name}  {said}", MARGIN_LEFT + wide + 6, y + 11)
+        figure = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        write(plot, f"{name}  {figure}", MARGIN_LEFT + wide + 6, y + 11)
     return plot
 
 

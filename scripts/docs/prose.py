@@ -43,7 +43,7 @@ _COLUMNS: Final = re.compile(r"[├└]──|^ +.*\S {2,}\S")
 _ITEM: Final = re.compile(r"\A\s*(?:[-*+]|\d+\.|\[\^[\w-]+\]:) ")
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     file: str
     line: int
     kind: str
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    return [one for one in (part.strip() for part in _END.split(text)) if one]
+    return [sentence for sentence in (part.strip() for part in _END.split(text)) if sentence]
 
 
 def words(sentence: str) -> int:
@@ -66,15 +66,15 @@ def plain(markdown: str) -> str:
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
 
 
-def judged(file: str, line: int, text: str, opening: re.Pattern[str] | None) -> Iterator[Found]:
+def judged(file: str, line: int, text: str, opening: re.Pattern[str] | None) -> Iterator[Finding]:
     """Sentences of one paragraph."""
     for sentence in sentences(text):
         if opening is not None and opening.match(sentence):
-            yield Found(file, line, "opening", sentence)
+            yield Finding(file, line, "opening", sentence)
         if _IS_NO.search(sentence):
-            yield Found(file, line, "is no", sentence)
+            yield Finding(file, line, "is no", sentence)
         if words(sentence) > LONGEST:
-            yield Found(file, line, "long", sentence)
+            yield Finding(file, line, "long", sentence)
 
 
 # Pages
@@ -84,16 +84,16 @@ def paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
     """Each with the number of its first line: no code, no headings, nothing that a script wrote; a cell is one."""
     for left_out in (r"(?ms)^( *)```.*?^\1```$", r"(?ms)^<!-- ([\w-]+) -->$.*?^<!-- /\1 -->$"):
         text = re.sub(left_out, lambda block: "\n" * block[0].count("\n"), text)
-    begun, lines = 0, list[str]()
+    first_number, lines = 0, list[str]()
     for number, line in enumerate([*text.splitlines(), ""], 1):
         table = line.lstrip().startswith("|")
         if lines and (not line.strip() or table or line.startswith("#") or _ITEM.match(line)):
-            yield begun, lines
+            yield first_number, lines
             lines = []
         if table and not re.fullmatch(r"[\s|:-]+", line):
             yield from ((number, [cell]) for cell in re.sub(r"`[^`]*`", _barless, line).split("|") if cell.strip())
         elif line.strip() and not table and not line.startswith("#"):
-            begun = begun if lines else number
+            first_number = first_number if lines else number
             lines.append(line)
 
 
@@ -101,43 +101,47 @@ def _barless(span: re.Match[str]) -> str:
     return span[0].replace("|", "/")
 
 
-def page(file: str, text: str) -> Iterator[Found]:
+def page(file: str, text: str) -> Iterator[Finding]:
     for number, lines in paragraphs(text):
         whole = plain(_ITEM.sub("", "\n".join(lines), count=1))
         yield from judged(file, number, whole, _ASKING)
         if len(lines) > 1:
-            yield from (Found(file, number + at, "wide", line) for at, line in enumerate(lines) if len(line) > WIDEST)
+            yield from (
+                Finding(file, number + offset, "wide", line) for offset, line in enumerate(lines) if len(line) > WIDEST
+            )
 
 
 # Code
 
 
-def code(file: str, text: str) -> Iterator[Found]:
+def code(file: str, text: str) -> Iterator[Finding]:
     """Docstrings, and texts that are sentences: a capital, a space, a full stop."""
     tree = ast.parse(text)
     docs = set[ast.expr]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
-            said := ast.get_docstring(node)
+            docstring := ast.get_docstring(node)
         ):
             expression = node.body[0]
             assert isinstance(expression, ast.Expr)
             docs.add(expression.value)
-            if _OPENING.match(said):
-                yield Found(file, expression.lineno, "opening", sentences(said)[0])
-            yield from (one for lines in _spoken(said) for one in judged(file, expression.lineno, lines, None))
+            if _OPENING.match(docstring):
+                yield Finding(file, expression.lineno, "opening", sentences(docstring)[0])
+            yield from (
+                finding for lines in _spoken(docstring) for finding in judged(file, expression.lineno, lines, None)
+            )
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             docs.update(node.values)
-            said = "".join(str(one.value) if isinstance(one, ast.Constant) else "`x`" for one in node.values)
+            literal = "".join(str(value.value) if isinstance(value, ast.Constant) else "`x`" for value in node.values)
             if file.startswith(FIGURES):
-                said = said.replace("; ", ".\n\n")
+                literal = literal.replace("; ", ".\n\n")
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docs:
-            said = node.value
+            literal = node.value
         else:
             continue
-        if re.match(r"[A-Z`{].* .*[.?!]$", said, re.DOTALL):
-            yield from (one for lines in _spoken(said) for one in judged(file, node.lineno, lines, None))
+        if re.match(r"[A-Z`{].* .*[.?!]$", literal, re.DOTALL):
+            yield from (finding for lines in _spoken(literal) for finding in judged(file, node.lineno, lines, None))
 
 
 def _spoken(text: str) -> Iterator[str]:
@@ -150,15 +154,15 @@ def _is_indented(lines: list[str]) -> bool:
     return not _ITEM.match(lines[0]) and all(line.startswith("    ") for line in lines)
 
 
-def counted() -> list[Found]:
-    found = list(page("README.md", (ROOT / "README.md").read_text(encoding="utf-8")))
+def collect_findings() -> list[Finding]:
+    findings = list(page("README.md", (ROOT / "README.md").read_text(encoding="utf-8")))
     for folder in FOLDERS:
         for file in sorted((ROOT / "docs" / folder).glob("*.md")):
-            found += page(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+            findings += page(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
-            found += code(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
-    return found
+            findings += code(str(file.relative_to(ROOT)), file.read_text(encoding="utf-8"))
+    return findings
 
 
 def length() -> int:
@@ -171,29 +175,29 @@ def length() -> int:
     return sum(words(file.read_text(encoding="utf-8")) for file in (ROOT / "README.md", *pages))
 
 
-def main(asked: list[str]) -> int:
-    found = counted()
-    if asked[:1] == ["--show"]:
-        for one in found:
-            if one.file in asked[1:]:
-                print(f"{one.file}:{one.line}: {one.kind}: {' '.join(one.text.split())}")
+def main(arguments: list[str]) -> int:
+    findings = collect_findings()
+    if arguments[:1] == ["--show"]:
+        for finding in findings:
+            if finding.file in arguments[1:]:
+                print(f"{finding.file}:{finding.line}: {finding.kind}: {' '.join(finding.text.split())}")
         return 0
-    if asked == ["--check"]:
-        for one in found:
-            print(f"{one.file}:{one.line}: {one.kind}: {' '.join(one.text.split())}", file=sys.stderr)
+    if arguments == ["--check"]:
+        for finding in findings:
+            print(f"{finding.file}:{finding.line}: {finding.kind}: {' '.join(finding.text.split())}", file=sys.stderr)
         if (long := length()) > MOST_WORDS:
             print(
                 f"{long:,} words on the user pages, {MOST_WORDS:,} are allowed: move evidence to docs/lab",
                 file=sys.stderr,
             )
-        return bool(found) or long > MOST_WORDS
-    files = sorted({one.file for one in found})
-    table = {file: Counter(one.kind for one in found if one.file == file) for file in files}
+        return bool(findings) or long > MOST_WORDS
+    files = sorted({finding.file for finding in findings})
+    table = {file: Counter(finding.kind for finding in findings if finding.file == file) for file in files}
     totals = {
         "pages": sum((n for file, n in table.items() if file.endswith(".md")), Counter[str]()),
         "code": sum((n for file, n in table.items() if file.endswith(".py")), Counter[str]()),
     }
-    if asked == ["--json"]:
+    if arguments == ["--json"]:
         print(json.dumps({"words": length(), "totals": totals, "files": table}, indent=1))
         return 0
     print(f"{length():,} words on the user pages\n")

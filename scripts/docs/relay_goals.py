@@ -19,7 +19,7 @@ LARGE = "serve, large home"
 
 
 class Goal(NamedTuple):
-    asked: str
+    title: str
     figure: float | None
     limit: float
     unit: str = "×"
@@ -28,70 +28,72 @@ class Goal(NamedTuple):
     def row(self) -> str:
         bound = f"{'≥' if self.least else '≤'} {self.limit:g} {self.unit}"
         if self.figure is None:
-            return f"| {self.asked} | {bound} | not measured | – |"
-        met = self.figure >= self.limit if self.least else self.figure <= self.limit
-        return f"| {self.asked} | {bound} | {self.figure:.2f} {self.unit} | {'met' if met else '**not met**'} |"
+            return f"| {self.title} | {bound} | not measured | – |"
+        is_met = self.figure >= self.limit if self.least else self.figure <= self.limit
+        return f"| {self.title} | {bound} | {self.figure:.2f} {self.unit} | {'met' if is_met else '**not met**'} |"
 
 
-def table(found: dict[str, Any]) -> str:
+def table(report: dict[str, Any]) -> str:
     lines = ["| goal | asked | measured | |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(goal.row() for goal in (*_relay(found), *_start(), *_left()))])
+    return "\n".join([*lines, *(goal.row() for goal in (*_relay(report), *_start(), *_workers()))])
 
 
-def _relay(found: dict[str, Any]) -> Iterator[Goal]:
-    made = found["summary"]
+def _relay(report: dict[str, Any]) -> Iterator[Goal]:
+    summary = report["summary"]
 
-    def at(shape: str, part: str, target: str = "rlproxy") -> float | None:
-        value: float | None = made.get(shape, {}).get(target, {}).get(part)
+    def figure(shape: str, part: str, target: str = "rlproxy") -> float | None:
+        value: float | None = summary.get(shape, {}).get(target, {}).get(part)
         return value
 
     def of_bare(shape: str, part: str) -> float | None:
-        return _ratio(at(shape, part), at(shape, part, "bare"))
+        return _ratio(figure(shape, part), figure(shape, part, "bare"))
 
     yield Goal("added p50 ÷ the bare relay's, 1 kB, whole", of_bare("plain-1k-1", "added_p50_ms"), 1.5)
     yield Goal("first token ÷ the bare relay's, one stream", of_bare("stream-1k-1", "first_p50_ms"), 1.2)
-    yield Goal("gap between chunks, p99, added to direct, 16 streams", at("paced-16", "added_gap_p99_ms"), 0.3, "ms")
-    first = _ratio(at("stream-1k-1", "first_p50_ms"), at("stream-1k-1", "first_p50_ms", "tensorzero"))
+    yield Goal(
+        "gap between chunks, p99, added to direct, 16 streams", figure("paced-16", "added_gap_p99_ms"), 0.3, "ms"
+    )
+    first = _ratio(figure("stream-1k-1", "first_p50_ms"), figure("stream-1k-1", "first_p50_ms", "tensorzero"))
     yield Goal("first token of a stream ÷ TensorZero's", first, 1.0)
-    whole = _ratio(at("stream-1k-1", "p50_ms"), at("stream-1k-1", "p50_ms", "tensorzero"))
+    whole = _ratio(figure("stream-1k-1", "p50_ms"), figure("stream-1k-1", "p50_ms", "tensorzero"))
     yield Goal("a stream to its end ÷ TensorZero's", whole, 1.0)
     for name, peer, times in (("LiteLLM", "litellm", 5.0), ("Portkey", "portkey", 3.0)):
-        added = _ratio(at("plain-1k-1", "added_p50_ms", peer), at("plain-1k-1", "added_p50_ms"))
+        added = _ratio(figure("plain-1k-1", "added_p50_ms", peer), figure("plain-1k-1", "added_p50_ms"))
         yield Goal(f"{name}'s added p50 ÷ ours, 1 kB", added, times, least=True)
-        rate = _ratio(at("plain-1k-16", "per_s"), at("plain-1k-16", "per_s", peer))
+        rate = _ratio(figure("plain-1k-16", "per_s"), figure("plain-1k-16", "per_s", peer))
         yield Goal(f"answers a second at 16 ÷ {name}'s", rate, times, least=True)
     yield Goal("answers a second at 16 ÷ the bare relay's", of_bare("plain-1k-16", "per_s"), 0.7, least=True)
     yield Goal("added p50 of a 1 MB prompt ÷ the bare relay's", of_bare("plain-1M-1", "added_p50_ms"), 2.0)
-    yield Goal("memory with 1,000 idle streams", found["memory"].get("rlproxy", {}).get("rss_mb"), 200.0, "MB")
-    exact, plain = at("stream-1k-16", "cpu_ms", "rlproxy-exact"), at("stream-1k-16", "cpu_ms")
-    chunks = next((s["chunks"] for s in found["shapes"] if s["name"] == "stream-1k-16"), None)
+    yield Goal("memory with 1,000 idle streams", report["memory"].get("rlproxy", {}).get("rss_mb"), 200.0, "MB")
+    exact, plain = figure("stream-1k-16", "cpu_ms", "rlproxy-exact"), figure("stream-1k-16", "cpu_ms")
+    chunks = next((s["chunks"] for s in report["shapes"] if s["name"] == "stream-1k-16"), None)
     hidden = (exact - plain) * 1000 / chunks if exact is not None and plain is not None and chunks else None
     yield Goal("log-probs asked for and hidden, CPU a chunk", hidden, 25.0, "µs")
-    later, early = (_beyond(at(f"turn-{n}", "cpu_ms"), at(f"turn-{n}", "cpu_ms", "bare")) for n in (200, 2))
-    yield Goal("CPU beyond the bare relay's, turn 200 ÷ turn 2", _ratio(later, early), 1.3)
+    late, early = (_beyond(figure(f"turn-{n}", "cpu_ms"), figure(f"turn-{n}", "cpu_ms", "bare")) for n in (200, 2))
+    yield Goal("CPU beyond the bare relay's, turn 200 ÷ turn 2", _ratio(late, early), 1.3)
 
 
 def _start() -> Iterator[Goal]:
-    found = json.loads(START.read_text(encoding="utf-8")) if START.exists() else {}
-    yield Goal("memory at rest", found.get("serve", {}).get("rss_mb"), 70.0, "MB")
-    held, took = found.get("large_completions", 0), found.get(LARGE, {}).get("s")
-    yield Goal("ready with 1,000,000 completions stored", took if held >= 10**6 else None, 1.0, "s")
-    killed = found.get(f"{LARGE}, killed", {}).get("s")
-    yield Goal("the same after `kill -9`", killed if held >= 10**6 else None, 2.0, "s")
-    if 0 < held < 10**6:
-        yield Goal(f"the same with {held:,}", took, 1.0, "s")
+    report = json.loads(START.read_text(encoding="utf-8")) if START.exists() else {}
+    yield Goal("memory at rest", report.get("serve", {}).get("rss_mb"), 70.0, "MB")
+    completions, start_s = report.get("large_completions", 0), report.get(LARGE, {}).get("s")
+    yield Goal("ready with 1,000,000 completions stored", start_s if completions >= 10**6 else None, 1.0, "s")
+    recovery_s = report.get(f"{LARGE}, killed", {}).get("s")
+    yield Goal("the same after `kill -9`", recovery_s if completions >= 10**6 else None, 2.0, "s")
+    if 0 < completions < 10**6:
+        yield Goal(f"the same with {completions:,}", start_s, 1.0, "s")
 
 
-def _left() -> Iterator[Goal]:
-    found = json.loads(WORKERS.read_text(encoding="utf-8")) if WORKERS.exists() else {}
-    gains = [shape["two_by_one"]["rlproxy"] for shape in found.get("shapes", {}).values()]
-    asked = "`--workers 2` ÷ one: two that share nothing, which is more (left out: performance-log.md)"
-    yield Goal(asked, min(gains, default=None), 1.6, least=True)
+def _workers() -> Iterator[Goal]:
+    report = json.loads(WORKERS.read_text(encoding="utf-8")) if WORKERS.exists() else {}
+    gains = [shape["two_by_one"]["rlproxy"] for shape in report.get("shapes", {}).values()]
+    title = "`--workers 2` ÷ one: two that share nothing, which is more (left out: performance-log.md)"
+    yield Goal(title, min(gains, default=None), 1.6, least=True)
 
 
-def _ratio(mine: float | None, theirs: float | None) -> float | None:
-    return None if mine is None or not theirs else mine / theirs
+def _ratio(figure: float | None, reference: float | None) -> float | None:
+    return None if figure is None or not reference else figure / reference
 
 
-def _beyond(mine: float | None, bare: float | None) -> float | None:
-    return None if mine is None or bare is None else mine - bare
+def _beyond(figure: float | None, reference: float | None) -> float | None:
+    return None if figure is None or reference is None else figure - reference

@@ -38,10 +38,10 @@ class Talker(fake.FakeBackend):
     """Answers as the made-up versions would."""
 
     def _words(self, body: dict[str, Any], index: int) -> list[str]:
-        said = "The Loire, the Rhône and the Seine."
+        text = "The Loire, the Rhône and the Seine."
         if body["model"] != "smollm2@v2":
-            said = "Certainly! I would be happy to help. There are many rivers in France. Three of them are: " + said
-        return [word + " " for word in said.split()]
+            text = "Certainly! I would be happy to help. There are many rivers in France. Three of them are: " + text
+        return [word + " " for word in text.split()]
 
 
 @contextlib.asynccontextmanager
@@ -92,8 +92,8 @@ async def shoot(page: Page, url: str, name: str, *, whole: bool = False) -> None
     print(f"docs/images/page-{name}.png")
 
 
-async def look(browser: Browser, **more: Any) -> Page:
-    return await (await browser.new_context(**more)).new_page()
+async def look(browser: Browser, **options: Any) -> Page:
+    return await (await browser.new_context(**options)).new_page()
 
 
 async def main(only: str | None) -> None:
@@ -102,13 +102,13 @@ async def main(only: str | None) -> None:
         sys.exit("Chromium is not here; scripts/test_browser installs it.")
     IMAGES.mkdir(exist_ok=True)
 
-    def wanted(name: str) -> bool:
+    def is_selected(name: str) -> bool:
         return only in (None, name)
 
     with tempfile.TemporaryDirectory() as folder:
         async with async_playwright() as playwright:
             browser = await playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-            if wanted("first"):
+            if is_selected("first"):
                 async with serving(Path(folder) / "empty", seeded=False) as url:
                     await shoot(await look(browser, viewport={"width": 1100, "height": 560}), url, "first")
             async with serving(Path(folder) / "home", seeded=True) as url:
@@ -126,15 +126,15 @@ async def main(only: str | None) -> None:
                     (desk, "/data", "data", False),
                 ]
                 for page, path, name, whole in shots:
-                    if wanted(name):
+                    if is_selected(name):
                         await shoot(page, url + path, name, whole=whole)
-                if wanted("compare"):
+                if is_selected("compare"):
                     await desk.goto(f"{url}/compare")
                     await desk.fill("#prompt", "Name three rivers of France.")
                     await desk.click("text=Ask both")
                     await desk.wait_for_selector(".pair")
                     await desk.screenshot(path=IMAGES / "page-compare.png")
-                if wanted("progress"):
+                if is_selected("progress"):
                     await desk.goto(f"{url}/progress")
                     await desk.click("text=Train now")
                     await desk.wait_for_selector("text=7 of 12")

@@ -21,7 +21,7 @@ from config.meanings import meanings
 from config.presets import Preset, names, resolve
 from config.sections import Criterion, TurnRule
 from config.settings import Settings, fields
-from scripts.docs.filling import put, settle
+from scripts.docs.filling import fill_place, settle
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/settings.md"
@@ -58,7 +58,7 @@ def _row(name: str, key: str) -> str:
 
 
 def _cells(name: str, field: FieldInfo, meaning: str) -> str:
-    cells = [f"`{name}`", default(field.default), _plain(allowed(field)), _plain(meaning)]
+    cells = [f"`{name}`", default(field.default), _plain(allowed_values(field)), _plain(meaning)]
     return f"| {' | '.join(cells)} |"
 
 
@@ -68,17 +68,17 @@ def default(value: Any) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, tuple):
-        return " ".join(str(one) for one in value)
+        return " ".join(str(item) for item in value)
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def allowed(field: FieldInfo) -> str:
-    bounds = [f"{word} {found:.10g}" for name, word in BOUNDS if (found := _bound(field.metadata, name)) is not None]
+def allowed_values(field: FieldInfo) -> str:
+    bounds = [f"{word} {bound:.10g}" for name, word in BOUNDS if (bound := _bound(field.metadata, name)) is not None]
     return ", ".join([kind(field.annotation), *bounds])
 
 
 def _bound(metadata: list[Any], name: str) -> float | None:
-    return next((getattr(one, name) for one in metadata if hasattr(one, name)), None)
+    return next((getattr(constraint, name) for constraint in metadata if hasattr(constraint, name)), None)
 
 
 def kind(annotation: Any) -> str:
@@ -87,7 +87,7 @@ def kind(annotation: Any) -> str:
     if origin is Annotated:
         return kind(inner[0])
     if origin is Literal:
-        return " or ".join([", ".join(f"`{one}`" for one in inner[:-1]), f"`{inner[-1]}`"])
+        return " or ".join([", ".join(f"`{value}`" for value in inner[:-1]), f"`{inner[-1]}`"])
     if annotation == FurtherModels:
         return "tables, by name"
     if annotation in (list[TurnRule], list[Criterion], dict[str, bool | int | float | str]):
@@ -97,17 +97,17 @@ def kind(annotation: Any) -> str:
     if origin is dict:
         return f"table, {kind(inner[0])} = {kind(inner[1])}"
     if inner:  # one that may be left unset
-        return kind(next(one for one in inner if one is not type(None)))
+        return kind(next(argument for argument in inner if argument is not type(None)))
     return WORDS[annotation]
 
 
 def presets() -> str:
     """The table of values that `train.overrides` may replace."""
-    said = dict(
+    comments = dict(
         re.findall(r"(?m)^(\w+) = \S+ +# (.*)$", PRESETS.read_text(encoding="utf-8").partition("\n[careful]")[0])
     )
     rows = [
-        f"| `{key}` | {_values(key)} | {_plain(allowed(field))} | {_plain(said.get(key, ''))} |"
+        f"| `{key}` | {_values(key)} | {_plain(allowed_values(field))} | {_plain(comments.get(key, ''))} |"
         for key, field in Preset.model_fields.items()
     ]
     return "\n".join(["| name | value | allowed | meaning |", "|---|---|---|---|", *rows])
@@ -115,9 +115,9 @@ def presets() -> str:
 
 def _values(key: str) -> str:
     """The default preset's value, and those of other presets where they differ."""
-    first, *others = ((name, getattr(resolve(name, {}), key)) for name in names())
-    apart = [f"{name} {default(value)}" for name, value in others if value != first[1]]
-    return ", ".join([default(first[1]), *apart])
+    (_, value), *alternatives = ((name, getattr(resolve(name, {}), key)) for name in names())
+    differing = [f"{name} {default(other_value)}" for name, other_value in alternatives if other_value != value]
+    return ", ".join([default(value), *differing])
 
 
 def _plain(text: str) -> str:
@@ -128,7 +128,7 @@ def _plain(text: str) -> str:
 def filled(page: str) -> str:
     tables = {f"settings-{section}": table(section) for section in sections()} | {"settings-presets": presets()}
     for name, text in tables.items():
-        page = put(page, name, text)
+        page = fill_place(page, name, text)
     return page
 
 

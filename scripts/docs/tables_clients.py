@@ -14,19 +14,21 @@ FORMATS: Final = {"chat": "chat", "responses": "Responses", "messages": "Message
 MARKS: Final = {"right": "✓", "cannot": "–"}
 
 
-def clients(found: dict[str, Any]) -> str:
+def clients(results: dict[str, Any]) -> str:
     lines = ["| client | version | format | whole | streamed | tools | `/rl good` | `last` | id | what it cannot do |"]
     lines.append("|---" * 10 + "|")
-    known = [(read(FOLDER / one["file"]), one) for one in found.values()]
-    for driver, one in sorted(known, key=lambda pair: pair[0].name.lower()):
+    rows = [(read(FOLDER / result["file"]), result) for result in results.values()]
+    for driver, result in sorted(rows, key=lambda pair: pair[0].name.lower()):
         for format in driver.formats:
-            lines.append(_row(driver, format, one["cells"]))
-    machines = sorted({f"{one['machine']['cpu']}, {one['machine']['cores']} cores" for one in found.values()})
-    days = sorted({one["date"][:10] for one in found.values()})
-    right, cannot, failed = (_count(found, kind) for kind in ("right", "cannot", "failed"))
+            lines.append(_row(driver, format, result["cells"]))
+    machines = sorted(
+        {f"{result['machine']['cpu']}, {result['machine']['cores']} cores" for result in results.values()}
+    )
+    days = sorted({result["date"][:10] for result in results.values()})
+    right, cannot, failed = (_count(results, kind) for kind in ("right", "cannot", "failed"))
     counts = f"{right} right, {cannot} that the client cannot, {failed} failed"
-    said = f"{len(found)} clients, {right + cannot + failed} cells: {counts}."
-    lines += ["", f"{said} {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'; '.join(machines)}."]
+    totals = f"{len(results)} clients, {right + cannot + failed} cells: {counts}."
+    lines += ["", f"{totals} {' to '.join(dict.fromkeys((days[0], days[-1])))}, {'; '.join(machines)}."]
     return "\n".join(lines)
 
 
@@ -52,13 +54,13 @@ def _side(format: str, result: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _row(driver: Driver, format: str, cells: dict[str, dict[str, str]]) -> str:
-    ways = [one for way, one in cells.items() if way.split()[0] == format]
+    ways = [outcome_by_cell for way, outcome_by_cell in cells.items() if way.split()[0] == format]
     texts = []
     for cell in CELLS:
-        outcomes = dict.fromkeys(one.get(cell, "failed") for one in ways)
+        outcomes = dict.fromkeys(outcome_by_cell.get(cell, "failed") for outcome_by_cell in ways)
         texts.append(" / ".join(MARKS.get(outcome, outcome) for outcome in outcomes) or "failed")
-    why = {cell: driver.lack(cell, format) for cell in CELLS}
-    reasons = "; ".join(dict.fromkeys(f"{_label(cell)}: {reason}" for cell, reason in why.items() if reason))
+    lacks = {cell: driver.lack(cell, format) for cell in CELLS}
+    reasons = "; ".join(dict.fromkeys(f"{_label(cell)}: {reason}" for cell, reason in lacks.items() if reason))
     command = driver.rate.strip() + ("" if driver.rate.endswith(":") else " ")
     if driver.rate != "/rl " and not driver.lack("rated", format):
         texts[3] = f"`{' ' if driver.rate.startswith(' ') else ''}{command}good`"
@@ -69,7 +71,7 @@ def _label(cell: str) -> str:
     return {"rated": "`/rl`"}.get(cell, cell)
 
 
-def _count(found: dict[str, Any], kind: str) -> int:
-    ways = [way for result in found.values() for way in result["cells"].values()]
+def _count(results: dict[str, Any], kind: str) -> int:
+    ways = [way for result in results.values() for way in result["cells"].values()]
     outcomes = [way.get(cell, "failed") for way in ways for cell in CELLS]
     return sum(outcome == kind or (kind == "right" and outcome.endswith("only")) for outcome in outcomes)

@@ -44,8 +44,8 @@ def at_ollama(report: Mapping[str, Any]) -> str:
         for server, kinds in sorted(report.items()):
             if kind in kinds:
                 lines.append(f"| {kind} | {server} | {_at_ollama(kinds[kind])} |")
-    every = [result for kinds in report.values() for result in kinds.values()]
-    return "\n".join([*lines, "", _circumstances(every)])
+    results = [result for kinds in report.values() for result in kinds.values()]
+    return "\n".join([*lines, "", _circumstances(results)])
 
 
 def _at_ollama(result: Mapping[str, Any]) -> str:
@@ -71,44 +71,44 @@ def whole_loop(report: Mapping[str, Any]) -> str:
         "|---|---|---|---|---|",
     ]
     for model, servers in report.items():
-        for server, found in servers.items():
-            apart = (found["status"]["match"].get("apart") or {}) if found.get("status") else {}
-            liked = found["base"]["liked"]
-            for number, each in enumerate(found["rounds"], 1):
-                lines.append(f"| {model} | {server} | {_apart(apart)} | {number} | {_round(each, liked)} |")
-                liked = (each.get("after") or {"liked": liked})["liked"]
-            if found.get("swaps"):
-                swaps.append(f"| {model} | {server} | {_swaps(found)} |")
-    every = [found for servers in report.values() for found in servers.values()]
-    return "\n".join([*lines, "", *([*swaps, ""] if len(swaps) > 2 else ()), _circumstances(every)])
+        for server, result in servers.items():
+            distance = (result["status"]["match"].get("apart") or {}) if result.get("status") else {}
+            liked = result["base"]["liked"]
+            for number, row in enumerate(result["rounds"], 1):
+                lines.append(f"| {model} | {server} | {_distance(distance)} | {number} | {_round(row, liked)} |")
+                liked = (row.get("after") or {"liked": liked})["liked"]
+            if result.get("swaps"):
+                swaps.append(f"| {model} | {server} | {_swaps(result)} |")
+    results = [result for servers in report.values() for result in servers.values()]
+    return "\n".join([*lines, "", *([*swaps, ""] if len(swaps) > 2 else ()), _circumstances(results)])
 
 
-def _apart(apart: Any) -> str:
-    return f"{apart:.3f} nats" if isinstance(apart, float) else "–"
+def _distance(distance: Any) -> str:
+    return f"{distance:.3f} nats" if isinstance(distance, float) else "–"
 
 
-def _round(each: Mapping[str, Any], liked: float) -> str:
-    good = f"{sum(answer['liked'] for answer in each['answers'])} of {len(each['answers'])}"
-    run, after = each["run"], each.get("after")
+def _round(row: Mapping[str, Any], liked: float) -> str:
+    good = f"{sum(answer['liked'] for answer in row['answers'])} of {len(row['answers'])}"
+    run, evaluation = row["run"], row.get("after")
     if run is None:
         return f"{good} | none | – | {liked:.2f} | – | – "
     check = (run["gate"] or {}).get("base_nll") or {}
     nll = f"{check['value']:+.3f} of {check['bound']:.2f}" if check.get("value") is not None else "–"
-    moved = f"{liked:.2f} → {after['liked']:.2f}" if after else f"{liked:.2f} → not asked"
+    moved = f"{liked:.2f} → {evaluation['liked']:.2f}" if evaluation else f"{liked:.2f} → not asked"
     gate_s = (run["metrics"] or {}).get("seconds_gate")
     seconds = f"{run['seconds']:.0f} s" + (f", {gate_s:.0f} s" if gate_s else "")
-    return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {each['bytes'] / 1e6:.0f} MB"
+    return f"{good} | {run['status']} | {nll} | {moved} | {seconds} | {row['bytes'] / 1e6:.0f} MB"
 
 
-def _swaps(found: Mapping[str, Any]) -> str:
-    seconds = (f"{found['swaps'][name]['seconds']:.1f} s" for name in ("rollback", "promote"))
-    memory = ", ".join(f"{found['most_bytes'].get(kind, 0) / 1e9:.1f} GB" for kind in ("trainer", "server"))
+def _swaps(result: Mapping[str, Any]) -> str:
+    seconds = (f"{result['swaps'][name]['seconds']:.1f} s" for name in ("rollback", "promote"))
+    memory = ", ".join(f"{result['most_bytes'].get(kind, 0) / 1e9:.1f} GB" for kind in ("trainer", "server"))
     return f"{' | '.join(seconds)} | {memory}"
 
 
-def _circumstances(every: Sequence[Mapping[str, Any]]) -> str:
-    dates = " and ".join(sorted({found["date"][:10] for found in every}))
-    machine, loads = every[0]["machine"], sorted(found["machine"]["load_before"] for found in every)
-    commits = ", ".join(sorted({f"`{found['commit']}`" for found in every}))
+def _circumstances(results: Sequence[Mapping[str, Any]]) -> str:
+    dates = " and ".join(sorted({result["date"][:10] for result in results}))
+    machine, loads = results[0]["machine"], sorted(result["machine"]["load_before"] for result in results)
+    commits = ", ".join(sorted({f"`{result['commit']}`" for result in results}))
     load = f"{loads[0]:.0f} to {loads[-1]:.0f}" if len(loads) > 1 else f"{loads[0]:.0f}"
     return f"{dates}, {machine['cpu']}, {machine['cores']} cores, load {load} by other programs, {commits}."

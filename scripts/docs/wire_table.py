@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from scripts.docs.filling import put, settle
+from scripts.docs.filling import fill_place, settle
 from scripts.golden.wire import WireCase, cases
 
 NAME: Final = "wire"
@@ -48,7 +48,7 @@ def table(corpus: list[WireCase]) -> str:
 
 
 def filled(text: str) -> str:
-    return put(text, NAME, table(cases()))
+    return fill_place(text, NAME, table(cases()))
 
 
 def main() -> int:

@@ -54,8 +54,8 @@ class House:
             return
         if ended != 0:
             self.failures.append(f"it ended with {ended}")
-        found = bugs(self.log.read_text(errors="replace"))
-        self.failures += [f"in the log, {times} times: {what}" for what, times in found.items()]
+        counts = bugs(self.log.read_text(errors="replace"))
+        self.failures += [f"in the log, {times} times: {bug}" for bug, times in counts.items()]
 
 
 @contextlib.asynccontextmanager
@@ -85,11 +85,11 @@ async def house(*, keys: bool) -> AsyncIterator[House]:
 
 def bugs(log: str) -> Counter[str]:
     """Find the bugs in a log, each with its last frame in rlproxy's code; the same ones together."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for block in re.split(r"\n(?=\{|Error handling|Unhandled|Task )", log):
         block = block.replace("\\n", "\n")
         if any(bug in block for bug in BUGS):
             frames = re.findall(r'/((?:proxy|store|config)/[\w/]+\.py)\\*", line (\d+)', block)
             lines = [line for line in block.splitlines() if line.strip() and not line.startswith(" ")]
-            found[f"{lines[0][:200]} … {lines[-1][:400]} {frames[-1:]}"] += 1
-    return found
+            counts[f"{lines[0][:200]} … {lines[-1][:400]} {frames[-1:]}"] += 1
+    return counts

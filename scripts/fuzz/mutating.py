@@ -71,16 +71,16 @@ def _truncate(dice: random.Random, raw: bytes) -> bytes:
 
 
 def _flip(dice: random.Random, raw: bytes) -> bytes:
-    out = bytearray(raw)
+    flipped = bytearray(raw)
     for _ in range(dice.randint(1, 4)):
-        if out:
-            out[dice.randrange(len(out))] ^= 1 << dice.randrange(8)
-    return bytes(out)
+        if flipped:
+            flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
+    return bytes(flipped)
 
 
 def _insert(dice: random.Random, raw: bytes) -> bytes:
-    at = dice.randint(0, len(raw))
-    return raw[:at] + dice.choice(JUNK) + raw[at:]
+    position = dice.randint(0, len(raw))
+    return raw[:position] + dice.choice(JUNK) + raw[position:]
 
 
 def _span(dice: random.Random, raw: bytes) -> tuple[int, int]:
@@ -135,28 +135,28 @@ class _Raw:
 def _member(dice: random.Random, raw: bytes) -> bytes:
     """One value somewhere in one event or body becomes another one, goes, or gets another name."""
     events = _events(raw)
-    at = dice.randrange(len(events)) if events else 0
-    if not events or (start := events[at].find(b"{")) < 0:
+    index = dice.randrange(len(events)) if events else 0
+    if not events or (start := events[index].find(b"{")) < 0:
         return raw
     try:
-        value, end = json.JSONDecoder().raw_decode(events[at][start:].decode())
+        value, end = json.JSONDecoder().raw_decode(events[index][start:].decode())
     except (ValueError, RecursionError):
         return raw
-    tail = events[at][start + len(events[at][start:].decode()[:end].encode()) :]
+    tail = events[index][start + len(events[index][start:].decode()[:end].encode()) :]
     holders: list[Any] = []
     _walk(value, holders)
     if holders:
         _break(dice, dice.choice(holders))
-    events[at] = events[at][:start] + _dumped(value) + tail
+    events[index] = events[index][:start] + _dumped(value) + tail
     return b"".join(events)
 
 
-def _walk(value: Any, found: list[Any]) -> None:
+def _walk(value: Any, holders: list[Any]) -> None:
     """Each object and list that holds something."""
     if isinstance(value, dict | list) and value:
-        found.append(value)
-        for one in value.values() if isinstance(value, dict) else value:
-            _walk(one, found)
+        holders.append(value)
+        for member in value.values() if isinstance(value, dict) else value:
+            _walk(member, holders)
 
 
 def _break(dice: random.Random, holder: Any) -> None:
@@ -173,15 +173,15 @@ def _break(dice: random.Random, holder: Any) -> None:
 
 
 def _dumped(value: Any) -> bytes:
-    found: list[_Raw] = []
+    raws: list[_Raw] = []
 
-    def mark(one: Any) -> Any:
-        found.append(one)
-        return f"\x01{len(found) - 1}\x01"
+    def mark(raw: Any) -> Any:
+        raws.append(raw)
+        return f"\x01{len(raws) - 1}\x01"
 
     text = json.dumps(value, default=mark, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    for i, one in enumerate(found):
-        text = text.replace(b'"\\u0001%d\\u0001"' % i, one.raw)
+    for i, raw in enumerate(raws):
+        text = text.replace(b'"\\u0001%d\\u0001"' % i, raw.raw)
     return text
 
 
@@ -240,8 +240,8 @@ def on_the_wire(dice: random.Random, case: Case, kind: str) -> Wire:
             headers.pop("content-length", None)
             headers["transfer-encoding"] = "chunked"
             sound = http_answer(status, headers, chunks)
-            at = dice.randrange(1, len(sound))
-            sound[at] = dice.choice((b"zz\r\nab\r\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\nx", b"\r\n"))
+            index = dice.randrange(1, len(sound))
+            sound[index] = dice.choice((b"zz\r\nab\r\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\nx", b"\r\n"))
             return Wire(sound, body, False)
         case 5:
             headers["content-type"] = dice.choice(

@@ -80,7 +80,7 @@ METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", 
 
 
 @dataclass
-class Known:
+class Facts:
     """Facts from earlier answers, so that requests are about what there is."""
 
     port: int
@@ -102,12 +102,12 @@ class Request:
 
     @property
     def target(self) -> bytes:
-        said = urlencode(self.query, errors="surrogatepass").encode()
-        return self.path + (b"?" + said if said else b"")
+        query = urlencode(self.query, errors="surrogatepass").encode()
+        return self.path + (b"?" + query if query else b"")
 
 
-def _chat(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "fake", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
+def _chat(text: str, **options: Any) -> dict[str, Any]:
+    return {"model": "fake", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **options}
 
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
@@ -132,11 +132,11 @@ def _models(dice: random.Random) -> tuple[str, Body]:
 
 
 def _feedback(dice: random.Random) -> Body:
-    one: dict[str, Any] = {"completion_id": "KNOWN", "rating": dice.choice(("good", "bad", 2, "4/5", 0.5, True))}
+    rating: dict[str, Any] = {"completion_id": "KNOWN", "rating": dice.choice(("good", "bad", 2, "4/5", 0.5, True))}
     return dice.choice((
-        one, {**one, "comment": "too long", "rater": "ann", "weight": 2, "source": "t", "source_event_id": "e1"},
+        rating, {**rating, "comment": "too long", "rater": "ann", "weight": 2, "source": "t", "source_event_id": "e1"},
         {"session": "s1", "rating": "bad", "correction": "so"}, {"completion_id": "last", "rating": 1, "scale": "unit"},
-        [one, {"rating": "good", "session": "s2"}, {}],
+        [rating, {"rating": "good", "session": "s2"}, {}],
         {"run_id": "KNOWN", "key": "user_score", "score": 1}, {"trace_id": "KNOWN", "key": "liked", "correction": "so"},
     ))  # fmt: skip
 
@@ -176,8 +176,8 @@ def _webhook(dice: random.Random, sound: bool) -> Request:
     else:
         # Slack's own library signs text alone.
         headers = _slack(raw, now) if name == "slack" else getattr(signing, name)(raw, now)[0]
-    found = [(key, value.encode()) for key, value in headers.items() if key != "content-type"]
-    return Request("POST", f"/rl/webhooks/{name}".encode(), [], found, raw, f"POST /rl/webhooks/{name}")
+    encoded_headers = [(key, value.encode()) for key, value in headers.items() if key != "content-type"]
+    return Request("POST", f"/rl/webhooks/{name}".encode(), [], encoded_headers, raw, f"POST /rl/webhooks/{name}")
 
 
 def _slack(raw: bytes, now: float) -> dict[str, str]:
@@ -258,50 +258,50 @@ def _learning(dice: random.Random) -> tuple[str, str, Body | None]:
     ))  # fmt: skip
 
 
-def made(dice: random.Random, known: Known) -> tuple[Request, bool]:
+def make_request(dice: random.Random, facts: Facts) -> tuple[Request, bool]:
     """A request, and whether it is sound."""
     sound = dice.random() < 0.25
-    request = _sound(dice, known, sound)
-    if known.key:
-        request.headers.append(("authorization", f"Bearer {known.key}".encode()))
+    request = _sound(dice, facts, sound)
+    if facts.key:
+        request.headers.append(("authorization", f"Bearer {facts.key}".encode()))
     if not sound:
         for _ in range(dice.choice((1, 1, 2, 4))):
             dice.choice(BREAKS)(dice, request)
     return request, sound
 
 
-def _sound(dice: random.Random, known: Known, sound: bool) -> Request:
+def _sound(dice: random.Random, facts: Facts, sound: bool) -> Request:
     kind = dice.random()
-    if known.key and kind < 0.02:  # without keys, the first one would close the house
-        made = {"name": f"k{dice.randrange(10**6)}", "role": dice.choice(("use", "rate", "admin"))}
+    if facts.key and kind < 0.02:  # without keys, the first one would close the house
+        key_body = {"name": f"k{dice.randrange(10**6)}", "role": dice.choice(("use", "rate", "admin"))}
         if dice.random() < 0.5:
-            return _json(dice, known, "POST", "/rl/keys", "/rl/keys", made)
+            return _json(dice, facts, "POST", "/rl/keys", "/rl/keys", key_body)
         return Request("DELETE", b"/rl/keys/k%d" % dice.randrange(10**6), [], [], None, "DELETE /rl/keys/{key}")
     if kind < 0.30:
         path, body = _models(dice)
         prefix = dice.choice(("", "", "", "/s/a%20b"))
-        return _json(dice, known, "POST", prefix + path, path, body)
+        return _json(dice, facts, "POST", prefix + path, path, body)
     if kind < 0.42:
-        return _json(dice, known, "POST", "/v1/feedback", "/v1/feedback", _feedback(dice))
+        return _json(dice, facts, "POST", "/v1/feedback", "/v1/feedback", _feedback(dice))
     if kind < 0.50:
         return _webhook(dice, sound)
     if kind < 0.58:
         path, form = dice.choice(list(FORMS.items()))
-        headers = [("content-type", b"application/x-www-form-urlencoded"), ("cookie", known.cookie.encode())]
-        body = urlencode({**form, "token": known.token}).encode()
-        return Request("POST", _filled(dice, known, path), [], headers, body, f"POST {path}")
+        headers = [("content-type", b"application/x-www-form-urlencoded"), ("cookie", facts.cookie.encode())]
+        body = urlencode({**form, "token": facts.token}).encode()
+        return Request("POST", _filled(dice, facts, path), [], headers, body, f"POST {path}")
     if kind < 0.62:
-        method, path, told = _learning(dice)
-        return _json(dice, known, method, _filled(dice, known, path).decode(), path, told)
+        method, path, learning_body = _learning(dice)
+        return _json(dice, facts, method, _filled(dice, facts, path).decode(), path, learning_body)
     if kind < 0.72:
-        path, given = dice.choice(list(POSTS.items()))
-        return _json(dice, known, "POST", _filled(dice, known, path).decode(), path, given)
+        path, post_body = dice.choice(list(POSTS.items()))
+        return _json(dice, facts, "POST", _filled(dice, facts, path).decode(), path, post_body)
     if kind < 0.75:
         body = b"\n".join(json.dumps(_line() | {"id": f"imp-{dice.randrange(500)}"}).encode() for _ in range(3))
         return Request("POST", b"/rl/import", [("ours", "")][: dice.randrange(2)], [], body, "POST /rl/import")
     if kind < 0.79:
         path = dice.choice(("/v1/feedback/{rating}", "/v1/feedback/last", "/v1/responses/{id}"))
-        return Request("DELETE", _filled(dice, known, path), [], [("x-rl-user", b"ann")], None, f"DELETE {path}")
+        return Request("DELETE", _filled(dice, facts, path), [], [("x-rl-user", b"ann")], None, f"DELETE {path}")
     if kind < 0.84:
         path = dice.choice(PASSED)
         raw = dice.choice((None, b"", b"{}", bytes(dice.randrange(256) for _ in range(50)), b"x" * 100_000))
@@ -309,19 +309,19 @@ def _sound(dice: random.Random, known: Known, sound: bool) -> Request:
     if kind < 0.86:
         return Request(dice.choice(METHODS), dice.choice(NOWHERE).encode(), [], [], None, "* nowhere")
     path = dice.choice(GETS)
-    return Request("GET", _filled(dice, known, path), [], [], None, f"GET {path}")
+    return Request("GET", _filled(dice, facts, path), [], [], None, f"GET {path}")
 
 
-def _json(dice: random.Random, known: Known, method: str, path: str, route: str, body: Body | None) -> Request:
+def _json(dice: random.Random, facts: Facts, method: str, path: str, route: str, body: Body | None) -> Request:
     text = body.decode() if isinstance(body, bytes) else json.dumps(body)
-    raw = None if body is None else text.replace("KNOWN", dice.choice(known.completions)).encode()
+    raw = None if body is None else text.replace("KNOWN", dice.choice(facts.completions)).encode()
     headers = [("content-type", b"application/json")] if raw is not None else []
     return Request(method, path.encode(), [], headers, raw, f"{method} {route}")
 
 
-def _filled(dice: random.Random, known: Known, path: str) -> bytes:
-    for name, some in {**FILLS, "id": known.completions, "rating": known.ratings}.items():
-        path = path.replace("{" + name + "}", quote(dice.choice(list(some)), safe=""))
+def _filled(dice: random.Random, facts: Facts, path: str) -> bytes:
+    for name, values in {**FILLS, "id": facts.completions, "rating": facts.ratings}.items():
+        path = path.replace("{" + name + "}", quote(dice.choice(list(values)), safe=""))
     return path.encode()
 
 

@@ -89,7 +89,7 @@ _RATERS = re.compile(
 )
 
 
-class Asked(NamedTuple):
+class RoleRequest(NamedTuple):
     method: str
     path: bytes
     role: str
@@ -97,7 +97,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Found:
+class Reached:
     """The handler and the backend paths that one request has reached."""
 
     handler: str | None = None
@@ -109,14 +109,14 @@ class House:
     port: int
     keys: dict[str, str]
     routes: list[str]  # METHOD path
-    found: dict[str, Found]
+    reached_by_mark: dict[str, Reached]
 
 
-class Behind:
+class NotingBackend:
     """A backend that answers everything and notes each request line as it came."""
 
-    def __init__(self, found: dict[str, Found]) -> None:
-        self._found = found
+    def __init__(self, reached_by_mark: dict[str, Reached]) -> None:
+        self._reached_by_mark = reached_by_mark
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -129,7 +129,7 @@ class Behind:
                 await reader.readexactly(int(headers.get(b"content-length", b"0")))
                 mark = headers.get(MARK.encode(), b"").decode()
                 if mark:
-                    self._found.setdefault(mark, Found()).upstream.append((method.decode(), target))
+                    self._reached_by_mark.setdefault(mark, Reached()).upstream.append((method.decode(), target))
                 writer.write(_answer(method))
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):
@@ -148,9 +148,9 @@ def _answer(method: bytes) -> bytes:
 @asynccontextmanager
 async def house(home: Path) -> AsyncIterator[House]:
     """A proxy with a key of each role, before such a backend."""
-    found: dict[str, Found] = {}
-    behind = await asyncio.start_server(Behind(found).serve, "127.0.0.1", 0, limit=2**20)
-    url = f"http://127.0.0.1:{behind.sockets[0].getsockname()[1]}"
+    reached_by_mark: dict[str, Reached] = {}
+    backend_server = await asyncio.start_server(NotingBackend(reached_by_mark).serve, "127.0.0.1", 0, limit=2**20)
+    url = f"http://127.0.0.1:{backend_server.sockets[0].getsockname()[1]}"
     flags = {"home": home, "backend.kind": "vllm", "backend.url": url, "backend.model": "fake"}
     settings = load({**flags, **KEYS, "train.weights": "/nowhere"}, environ={}).settings
     store, launcher = await Store.open(home), cast(Launcher, FakeLauncher())  # no run starts a server here
@@ -160,7 +160,7 @@ async def house(home: Path) -> AsyncIterator[House]:
     async def noting(request: web.Request, handler: Any) -> Any:
         resource, mark = request.match_info.route.resource, request.headers.get(MARK)
         if resource is not None and mark is not None:
-            found.setdefault(mark, Found()).handler = f"{request.method} {resource.canonical}"
+            reached_by_mark.setdefault(mark, Reached()).handler = f"{request.method} {resource.canonical}"
         return await handler(request)
 
     app.middlewares.append(noting)  # behind the guard, right before the handler
@@ -170,11 +170,11 @@ async def house(home: Path) -> AsyncIterator[House]:
     port = runner.addresses[0][1]
     try:
         keys = {"none": "", "use": await _use_key(port), "rate": KEYS["server.api_key"]}
-        yield House(port, keys | {"admin": KEYS["server.admin_key"]}, _routes(app), found)
+        yield House(port, keys | {"admin": KEYS["server.admin_key"]}, _routes(app), reached_by_mark)
     finally:
         await runner.cleanup()
         await store.close()
-        behind.close()
+        backend_server.close()
 
 
 async def _use_key(port: int) -> str:
@@ -189,13 +189,13 @@ async def _use_key(port: int) -> str:
 
 def _routes(app: web.Application) -> list[str]:
     """Every one, and what lies behind. Rooms (`/s/NAME`) are among the ways to write a path."""
-    own = set()
+    routes = set()
     for route in app.router.routes():
         path = route.resource.canonical if route.resource is not None else ""
         if "{rest}" not in path and not path.startswith("/s/"):
             path = path.replace("{version}", "v1").replace("{act}", "pause").replace("{name}", "style.css")
-            own.add(f"{route.method} {re.sub(r'[{}]', '', path)}")
-    return [*sorted(own), *ASKS, *CHANGES]
+            routes.add(f"{route.method} {re.sub(r'[{}]', '', path)}")
+    return [*sorted(routes), *ASKS, *CHANGES]
 
 
 # --- ways to write a path
@@ -204,18 +204,18 @@ def _routes(app: web.Application) -> list[str]:
 def single(path: bytes) -> Iterator[tuple[str, bytes]]:
     """Each path that is one change away, with the name of the change."""
     yield "as it is", path
-    for at in range(1, len(path) + 1):
+    for position in range(1, len(path) + 1):
         for odd in (b"\xff", b"\t", b"%00", b"%09", b"%0a", b"%ff", b"%", b"%c0%af", b";x", b"\xc2\xad"):
-            yield "inserted", path[:at] + odd + path[at:]
-    for at, byte in enumerate(path):
-        before, char, after = path[:at], path[at : at + 1], path[at + 1 :]
+            yield "inserted", path[:position] + odd + path[position:]
+    for position, byte in enumerate(path):
+        head, char, tail = path[:position], path[position : position + 1], path[position + 1 :]
         for code in (b"%%%02x" % byte, b"%%%02X" % byte, b"%%25%02x" % byte, b"%%2525%02x" % byte):
-            yield "encoded", before + code + after
+            yield "encoded", head + code + tail
         if char.isalpha():
-            yield "letter case", before + char.swapcase() + after
+            yield "letter case", head + char.swapcase() + tail
         if char == b"/":
             for way in (b"//", b"///", b"\\", b"/\\", b"%5c", b"/./", b"/x/../", b"/%2e/", b"/x/%2e%2e/", b"/;/"):
-                yield "slashes and dots", before + way + after
+                yield "slashes and dots", head + way + tail
     yield "letter case", path.upper()
     yield "encoded", b"/" + b"".join(b"%%%02x" % byte for byte in path[1:])
     yield "encoded", b"/" + b"".join(b"%%25%02x" % byte for byte in path[1:])
@@ -247,38 +247,38 @@ def several(dice: random.Random, path: bytes) -> tuple[str, bytes]:
 
 def readings(raw: bytes) -> set[str]:
     """The paths that servers may make of it: decoded again and again, with each habit that one of them has."""
-    found, last = set(), raw.partition(b"?")[0]
+    paths, last = set(), raw.partition(b"?")[0]
     for _ in range(DEPTH):
-        for kept in (last, last.partition(b"#")[0], last.partition(b"?")[0]):
-            text = re.sub(rb"[\x00-\x20\x7f-\xff]", b"", kept.replace(b"\\", b"/")).decode().lower()
+        for variant in (last, last.partition(b"#")[0], last.partition(b"?")[0]):
+            text = re.sub(rb"[\x00-\x20\x7f-\xff]", b"", variant.replace(b"\\", b"/")).decode().lower()
             for path in (text, re.sub(";[^/]*", "", text)):
                 path = re.sub("/(\\./)*/*", "/", path)
                 while re.search("/[^/]+/\\.\\./", path):
                     path = re.sub("/[^/]+/\\.\\./", "/", path, count=1)
-                found.add(path.rstrip("./ ") or "/")
+                paths.add(path.rstrip("./ ") or "/")
         last = unquote_to_bytes(last)
-    return found | {re.sub("^/s/[^/]+", "", one) for one in found}
+    return paths | {re.sub("^/s/[^/]+", "", path) for path in paths}
 
 
-def too_much(role: str, found: Found, status: int, location: str) -> str | None:
+def too_much(role: str, reached: Reached, status: int, location: str) -> str | None:
     """Why this role must not have reached that; None where it may."""
     if role == "admin":
         return None
-    for method, raw in found.upstream:
+    for method, raw in reached.upstream:
         if role == "none":
             return f"without a key, {method} {raw!r} was sent to the backend"
-        if any(_ADMINS_BEHIND.fullmatch(f"{method} {one}") for one in readings(raw)):
+        if any(_ADMINS_BEHIND.fullmatch(f"{method} {reading}") for reading in readings(raw)):
             return f"{method} {raw!r} was sent to the backend"
         # The name of a model may hold a slash that is encoded.
-        named = method in ("GET", "HEAD") and raw.startswith((b"/v1/models/", b"/api/v0/models/"))
-        if not named and not _PLAIN.fullmatch(raw.partition(b"?")[0]):
+        names_model = method in ("GET", "HEAD") and raw.startswith((b"/v1/models/", b"/api/v0/models/"))
+        if not names_model and not _PLAIN.fullmatch(raw.partition(b"?")[0]):
             return f"{method} {raw!r} was sent to the backend: servers read it in different ways"
-    handler = (found.handler or "").replace("/s/{session}", "")
+    handler = (reached.handler or "").replace("/s/{session}", "")
     if not handler or _NOBODYS.fullmatch(handler) or "{rest}" in handler:
         return None if role != "none" or "{rest}" not in handler else f"without a key, {handler} was reached"
     if _PAGES.fullmatch(handler.partition(" ")[2]):
-        shown = role == "rate" or (status == 303 and location.startswith("/login")) or status in (401, 403)
-        return None if shown else f"{handler} was reached and answered {status}"
+        is_allowed = role == "rate" or (status == 303 and location.startswith("/login")) or status in (401, 403)
+        return None if is_allowed else f"{handler} was reached and answered {status}"
     if role == "none" or not (_USERS.fullmatch(handler) or (role == "rate" and _RATERS.fullmatch(handler))):
         return f"{handler} was reached"
     return None
@@ -287,20 +287,24 @@ def too_much(role: str, found: Found, status: int, location: str) -> str | None:
 # --- the fuzz
 
 
-def everything(routes: Sequence[str], dice: random.Random) -> list[Asked]:
-    asked = []
+def everything(routes: Sequence[str], dice: random.Random) -> list[RoleRequest]:
+    requests = []
     for route in routes:
         method, _, path = route.partition(" ")
         changes = list(single(path.encode()))
         for how, changed in [*changes, *(several(dice, path.encode()) for _ in changes)]:
-            asked += [Asked(method, changed, role, how) for role in ROLES]
-    return asked
+            requests += [RoleRequest(method, changed, role, how) for role in ROLES]
+    return requests
 
 
-def request_bytes(asked: Asked, key: str, mark: str) -> bytes:
-    lines = [asked.method.encode() + b" " + asked.path + b" HTTP/1.1", b"host: localhost", f"{MARK}: {mark}".encode()]
+def request_bytes(request: RoleRequest, key: str, mark: str) -> bytes:
+    lines = [
+        request.method.encode() + b" " + request.path + b" HTTP/1.1",
+        b"host: localhost",
+        f"{MARK}: {mark}".encode(),
+    ]
     lines += [b"authorization: Bearer " + key.encode()] if key else []
-    if asked.method in ("GET", "HEAD"):
+    if request.method in ("GET", "HEAD"):
         return joined(lines)
     return joined([*lines, b"content-type: application/json", b"content-length: %d" % len(BODY)], BODY)
 
@@ -313,52 +317,52 @@ class Fuzz:
         self.reached: dict[str, Counter[str]] = {role: Counter() for role in ROLES}
         self.failures: list[str] = []
 
-    async def worker(self, asked: Iterator[tuple[int, Asked]]) -> None:
+    async def worker(self, requests: Iterator[tuple[int, RoleRequest]]) -> None:
         socket = Socket(self._house.port)
-        for number, one in asked:
-            await self._one(socket, str(number), one)
+        for number, request in requests:
+            await self._send(socket, str(number), request)
         await socket.close()
 
-    async def _one(self, socket: Socket, mark: str, one: Asked) -> None:
-        self.hows[one.how if " + " not in one.how else "two or three of them"] += 1
-        sent = request_bytes(one, self._house.keys[one.role], mark)
+    async def _send(self, socket: Socket, mark: str, request: RoleRequest) -> None:
+        self.hows[request.how if " + " not in request.how else "two or three of them"] += 1
+        sent = request_bytes(request, self._house.keys[request.role], mark)
         try:
             await socket.send([sent])
-            answer = await socket.answer(one.method)
+            answer = await socket.answer(request.method)
             if answer.status == 0:  # it closed the connection after the request before
                 await socket.send([sent], fresh=True)
-                answer = await socket.answer(one.method)
+                answer = await socket.answer(request.method)
         except (Broken, TimeoutError) as error:
             await socket.close()
-            return self._fails(one, f"no answer: {error!r}")
-        found = self._house.found.pop(mark, Found())
-        self.statuses[one.role][str(answer.status)] += 1
-        self.reached[one.role]["a handler"] += found.handler is not None
-        self.reached[one.role]["the backend"] += bool(found.upstream)
+            return self._fails(request, f"no answer: {error!r}")
+        reached = self._house.reached_by_mark.pop(mark, Reached())
+        self.statuses[request.role][str(answer.status)] += 1
+        self.reached[request.role]["a handler"] += reached.handler is not None
+        self.reached[request.role]["the backend"] += bool(reached.upstream)
         if answer.status >= 500 and not answer.body.startswith(b'{"error":{"message":"There is no'):
-            self._fails(one, f"{answer.status} {answer.body[:200]!r}")
-        if (why := too_much(one.role, found, answer.status, answer.headers.get("location", ""))) is not None:
-            self._fails(one, why)
+            self._fails(request, f"{answer.status} {answer.body[:200]!r}")
+        if (reason := too_much(request.role, reached, answer.status, answer.headers.get("location", ""))) is not None:
+            self._fails(request, reason)
         return None
 
-    def _fails(self, one: Asked, why: str) -> None:
+    def _fails(self, request: RoleRequest, reason: str) -> None:
         if len(self.failures) < 500:
-            self.failures.append(f"{one.role}: {one.method} {one.path!r} ({one.how}): {why}")
+            self.failures.append(f"{request.role}: {request.method} {request.path!r} ({request.how}): {reason}")
 
 
 async def fuzzed(home: Path, count: int | None, seed: int) -> dict[str, Any]:
     """`count` of them chosen by `seed`, or all."""
     dice = random.Random(seed)
     async with house(home) as running:
-        asked = everything(running.routes, dice)
+        requests = everything(running.routes, dice)
         if count is not None:
-            asked = dice.sample(asked, min(count, len(asked)))
-        fuzz, numbered, started = Fuzz(running), enumerate(asked), time.perf_counter()
+            requests = dice.sample(requests, min(count, len(requests)))
+        fuzz, numbered, started = Fuzz(running), enumerate(requests), time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(fuzz.worker(numbered))
     return {
-        "requests": len(asked),
+        "requests": len(requests),
         "routes": len(running.routes),
         "seconds": round(time.perf_counter() - started, 1),
         "by_change": dict(fuzz.hows.most_common()),
@@ -374,18 +378,18 @@ def main() -> int:
     parser.add_argument("--requests", type=int, help="so many of them, instead of all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     configure_logs("critical", False)  # of each head that cannot be read there is a line
     logging.getLogger("aiohttp").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as home:
-        found = asyncio.run(fuzzed(Path(home), given.requests, given.seed))
-    result = {"date": now(), "commit": commit(), "machine": machine_name(), "seed": given.seed, **found}
-    for failure in found["failures"]:
+        report = asyncio.run(fuzzed(Path(home), arguments.requests, arguments.seed))
+    result = {"date": now(), "commit": commit(), "machine": machine_name(), "seed": arguments.seed, **report}
+    for failure in report["failures"]:
         print(failure, file=sys.stderr)
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"{found['requests']} requests to {found['routes']} routes, {len(found['failures'])} failures")
-    return 1 if found["failures"] else 0
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{report['requests']} requests to {report['routes']} routes, {len(report['failures'])} failures")
+    return 1 if report["failures"] else 0
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def main() -> int:
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--schemathesis", required=True, help="its command, as scripts/setup_schemathesis prints it")
-    given = parser.parse_args()
-    failures = asyncio.run(fuzzed(given.schemathesis, given.examples, given.seed))
+    arguments = parser.parse_args()
+    failures = asyncio.run(fuzzed(arguments.schemathesis, arguments.examples, arguments.seed))
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

@@ -58,5 +58,5 @@ if __name__ == "__main__":
     parser.add_argument("home", type=Path)
     parser.add_argument("backend")
     parser.add_argument("--keys", action="store_true")
-    given = parser.parse_args()
-    asyncio.run(main(given.home, given.backend, given.keys))
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.home, arguments.backend, arguments.keys))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from scripts.fuzz.request_maker import Known, Request
+from scripts.fuzz.request_maker import Facts, Request
 
 BOUND_S = 20.0  # in which each request is answered or its connection closed; for a stream, in which more of it comes
 PATIENT_S = 0.05  # of a client that stops in the middle and then hangs up
@@ -41,11 +41,11 @@ BREAKS = (
 )  # fmt: skip
 
 
-def head(request: Request, known: Known, version: bytes = b"HTTP/1.1") -> list[bytes]:
+def head(request: Request, facts: Facts, version: bytes = b"HTTP/1.1") -> list[bytes]:
     """The lines before the blank one, without a length."""
     lines = [request.method.encode() + b" " + request.target + b" " + version]
     if not any(name == "host" for name, _ in request.headers):
-        lines.append(b"host: 127.0.0.1:%d" % known.port)
+        lines.append(b"host: 127.0.0.1:%d" % facts.port)
     return lines + [name.encode() + b": " + value for name, value in request.headers]
 
 
@@ -53,9 +53,9 @@ def joined(lines: list[bytes], body: bytes = b"") -> bytes:
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-def sound(dice: random.Random, request: Request, known: Known) -> bytes:
+def sound(dice: random.Random, request: Request, facts: Facts) -> bytes:
     """By its length or in chunks."""
-    lines, body = head(request, known), request.body
+    lines, body = head(request, facts), request.body
     if any(name == "transfer-encoding" for name, _ in request.headers):
         return joined(lines, body or b"")
     if body is None:
@@ -66,13 +66,13 @@ def sound(dice: random.Random, request: Request, known: Known) -> bytes:
 
 
 def chunked(dice: random.Random, body: bytes) -> bytes:
-    at = sorted({0, len(body), *(dice.randrange(len(body) + 1) for _ in range(3))})
-    return b"".join(b"%x\r\n" % (b - a) + body[a:b] + b"\r\n" for a, b in pairwise(at))
+    cuts = sorted({0, len(body), *(dice.randrange(len(body) + 1) for _ in range(3))})
+    return b"".join(b"%x\r\n" % (b - a) + body[a:b] + b"\r\n" for a, b in pairwise(cuts))
 
 
-def broken(dice: random.Random, request: Request, known: Known, how: str) -> list[bytes]:
+def broken(dice: random.Random, request: Request, facts: Facts, how: str) -> list[bytes]:
     """Pieces to write; what ends a request early is followed by a closed socket."""
-    lines, body = head(request, known), request.body or b"{}"
+    lines, body = head(request, facts), request.body or b"{}"
     size, chunks = b"content-length: %d" % len(body), b"transfer-encoding: chunked"
     whole = joined([*lines, size], body)
     match how:
@@ -101,7 +101,7 @@ def broken(dice: random.Random, request: Request, known: Known, how: str) -> lis
         case "half-body":
             return [whole[: dice.randrange(len(joined(lines)), len(whole) + 1)]]
         case "http10":
-            return [joined([*head(request, known, b"HTTP/1.0"), size], body)]
+            return [joined([*head(request, facts, b"HTTP/1.0"), size], body)]
         case "http09":
             return [b"GET " + request.target + b"\r\n"]
         case "http2":
@@ -175,14 +175,14 @@ class Socket:
         assert self._reader is not None
         try:
             async with asyncio.timeout(self._bound_s) as bound:
-                found = await _read(self._reader, method, partial(_extend, bound, self._bound_s))
+                answer = await _read(self._reader, method, partial(_extend, bound, self._bound_s))
         except TimeoutError:  # an OSError, too
             raise
         except OSError:  # reset: closed, and less politely
-            found = Answer(0, {}, b"", False, True)
-        if found.closed or found.headers.get("connection", "").lower() == "close":
+            answer = Answer(0, {}, b"", False, True)
+        if answer.closed or answer.headers.get("connection", "").lower() == "close":
             await self.close()
-        return found
+        return answer
 
 
 def _extend(bound: asyncio.Timeout, bound_s: float) -> None:
@@ -198,10 +198,10 @@ async def _read(reader: asyncio.StreamReader, method: str, extend: Callable[[], 
                 raise Broken(f"it closed in the middle of a head: {error.partial[:200]!r}") from None
             return Answer(0, {}, b"", False, True)
         first, *lines = top[:-4].decode("latin-1").split("\r\n")
-        version, _, rest = first.partition(" ")
-        if version not in ("HTTP/1.1", "HTTP/1.0") or not rest[:3].isdigit():
+        version, _, status_text = first.partition(" ")
+        if version not in ("HTTP/1.1", "HTTP/1.0") or not status_text[:3].isdigit():
             raise Broken(f"it began with {first[:200]!r}")
-        status = int(rest[:3])
+        status = int(status_text[:3])
         if status != 100:
             break
     headers: dict[str, str] = {}

@@ -26,21 +26,23 @@ Body = dict[str, Any]
 
 
 def _chat() -> dict[str, Body]:
-    def ask(messages: Any, **more: Any) -> Body:
-        return {"messages": messages, "temperature": 0, "seed": 1, "max_tokens": _LIMIT, **more}
+    def ask(messages: Any, **options: Any) -> Body:
+        return {"messages": messages, "temperature": 0, "seed": 1, "max_tokens": _LIMIT, **options}
 
     usage = {"stream_options": {"include_usage": True}}
-    said: dict[str, Any] = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
-    said["after-tool"] = AFTER_TOOL[0]
-    cases = {name: ask(messages, **usage, **_tools(name, TOOLS)) for name, messages in said.items()}
+    messages_by_name: dict[str, Any] = {
+        name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()
+    }
+    messages_by_name["after-tool"] = AFTER_TOOL[0]
+    cases = {name: ask(messages, **usage, **_tools(name, TOOLS)) for name, messages in messages_by_name.items()}
     return cases | {
-        "no-usage": ask(said["text"]),
-        "length": ask(said["text"], **usage) | {"max_tokens": 5},
-        "stop": ask(said["text"], stop=["help"], **usage),
-        "choices": ask(said["text"], n=2, **usage) | _NEARLY_GREEDY,
-        "logprobs": ask(said["text"], logprobs=True, top_logprobs=1, **usage),
-        "logprobs-unicode": ask(said["unicode"], logprobs=True, top_logprobs=1, **usage),
-        "logprobs-tool": ask(said["tool"], logprobs=True, top_logprobs=1, tools=TOOLS, **usage),
+        "no-usage": ask(messages_by_name["text"]),
+        "length": ask(messages_by_name["text"], **usage) | {"max_tokens": 5},
+        "stop": ask(messages_by_name["text"], stop=["help"], **usage),
+        "choices": ask(messages_by_name["text"], n=2, **usage) | _NEARLY_GREEDY,
+        "logprobs": ask(messages_by_name["text"], logprobs=True, top_logprobs=1, **usage),
+        "logprobs-unicode": ask(messages_by_name["unicode"], logprobs=True, top_logprobs=1, **usage),
+        "logprobs-tool": ask(messages_by_name["tool"], logprobs=True, top_logprobs=1, tools=TOOLS, **usage),
     }
 
 
@@ -85,16 +87,22 @@ def _messages() -> dict[str, Body]:
         }
         for tool in TOOLS
     ]
-    said: dict[str, Any] = {name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()}
+    messages_by_name: dict[str, Any] = {
+        name: [{"role": "user", "content": question}] for name, (question, _) in ANSWERS.items()
+    }
     question, call, answer = AFTER_TOOL[0]
     function = call["tool_calls"][0]["function"]
     use = {"type": "tool_use", "id": "call_1", "name": function["name"], "input": json.loads(function["arguments"])}
     result = {"type": "tool_result", "tool_use_id": "call_1", "content": answer["content"]}
-    said["after-tool"] = [question, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-    cases = {name: ask | {"messages": messages} | _tools(name, tools) for name, messages in said.items()}
+    messages_by_name["after-tool"] = [
+        question,
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result]},
+    ]
+    cases = {name: ask | {"messages": messages} | _tools(name, tools) for name, messages in messages_by_name.items()}
     return cases | {
-        "length": ask | {"messages": said["text"], "max_tokens": 5},
-        "stop": ask | {"messages": said["text"], "stop_sequences": ["help"]},
+        "length": ask | {"messages": messages_by_name["text"], "max_tokens": 5},
+        "stop": ask | {"messages": messages_by_name["text"], "stop_sequences": ["help"]},
     }
 
 

@@ -25,21 +25,21 @@ class Answer:
 
     @property
     def pieces(self) -> list[bytes]:
-        found, at = [], 0
+        chunks, position = [], 0
         for size in self.cuts:
-            found.append(self.body[at : at + size])
-            at += size
-        assert at == len(self.body) or not self.cuts
-        return found or [self.body]
+            chunks.append(self.body[position : position + size])
+            position += size
+        assert position == len(self.body) or not self.cuts
+        return chunks or [self.body]
 
     def id(self, dialect: str) -> bytes:
         """The id that the server gave this answer; Ollama's have none, and what cannot be there stands for it."""
         if dialect.startswith("ollama"):
             return b"\0"
         first = next(line for line in self.body.split(b"\n") if b"{" in line)
-        found = json.loads(first[first.index(b"{") :])
-        found = found.get("response") or found.get("message") or found
-        return str(found["id"]).encode()
+        event = json.loads(first[first.index(b"{") :])
+        event = event.get("response") or event.get("message") or event
+        return str(event["id"]).encode()
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,16 @@ class Case:
 
     def best(self, kind: str) -> Answer:
         """The answer to what rlproxy really sends: with its own wishes, where the server takes any."""
-        asked = None if self.server in NOT_ASKED else self.answers.get(("asked", kind))
-        return asked if asked is not None and asked.status == 200 else self.answers["plain", kind]
+        exact_answer = None if self.server in NOT_ASKED else self.answers.get(("asked", kind))
+        return exact_answer if exact_answer is not None and exact_answer.status == 200 else self.answers["plain", kind]
 
-    def said(self) -> list[Said]:
+    def choices(self) -> list[Choice]:
         """Read the server's whole answer, without the prompt that its client wanted to be repeated."""
-        found = _READERS[self.dialect](json.loads(self.best("whole").body))
+        choices = _READERS[self.dialect](json.loads(self.best("whole").body))
         if self.request.get("echo"):
-            for one in found:
-                one.text = one.text.removeprefix(self.request["prompt"])
-        return found
+            for choice in choices:
+                choice.text = choice.text.removeprefix(self.request["prompt"])
+        return choices
 
 
 @cache
@@ -88,20 +88,20 @@ def servers() -> list[dict[str, str]]:
 
 
 def _case(file: Path) -> Case:
-    found = json.loads(file.read_text(encoding="utf-8"))
+    recording = json.loads(file.read_text(encoding="utf-8"))
     answers = {
         (way, kind): Answer(a["status"], a["headers"], a["body"].encode(), tuple(map(int, a.get("cuts", "").split())))
         for way in ("plain", "asked")
-        for kind, a in found.get(way, {}).items()
+        for kind, a in recording.get(way, {}).items()
     }
-    return Case(file.parts[-3], file.parts[-2], file.stem, found["route"], found["request"], answers)
+    return Case(file.parts[-3], file.parts[-2], file.stem, recording["route"], recording["request"], answers)
 
 
 # What a whole answer says
 
 
 @dataclass
-class Said:
+class Choice:
     """One choice."""
 
     text: str = ""
@@ -114,9 +114,9 @@ class Said:
     logprobs: list[float] | None = None
 
 
-def _chat(body: dict[str, Any]) -> list[Said]:
+def _chat(body: dict[str, Any]) -> list[Choice]:
     return [
-        Said(
+        Choice(
             text=c["message"].get("content") or c["message"].get("refusal") or "",
             reasoning=c["message"].get("reasoning_content") or c["message"].get("reasoning") or "",
             calls=tuple(_call(t["function"]) for t in c["message"].get("tool_calls") or ()),
@@ -130,9 +130,9 @@ def _chat(body: dict[str, Any]) -> list[Said]:
     ]
 
 
-def _completions(body: dict[str, Any]) -> list[Said]:
+def _completions(body: dict[str, Any]) -> list[Choice]:
     return [
-        Said(
+        Choice(
             text=c["text"],
             finish=c["finish_reason"],
             usage=(body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]),
@@ -145,39 +145,39 @@ def _completions(body: dict[str, Any]) -> list[Said]:
     ]
 
 
-def _old_logprobs(found: dict[str, Any] | None, last: int) -> list[float] | None:
+def _old_logprobs(logprobs: dict[str, Any] | None, last: int) -> list[float] | None:
     """llama.cpp sends the new form here, too."""
-    if not found:
+    if not logprobs:
         return None
-    return [e["logprob"] for e in found["content"]] if "content" in found else found["token_logprobs"][-last:]
+    return [e["logprob"] for e in logprobs["content"]] if "content" in logprobs else logprobs["token_logprobs"][-last:]
 
 
-def _responses(body: dict[str, Any]) -> list[Said]:
-    one = Said(usage=(body["usage"]["input_tokens"], body["usage"]["output_tokens"]))
+def _responses(body: dict[str, Any]) -> list[Choice]:
+    choice = Choice(usage=(body["usage"]["input_tokens"], body["usage"]["output_tokens"]))
     for item in body["output"]:
         if item["type"] == "message":
-            one.text += "".join(part["text"] for part in item["content"])
+            choice.text += "".join(part["text"] for part in item["content"])
             for part in item["content"]:
                 if part.get("logprobs"):
-                    one.logprobs = (one.logprobs or []) + [e["logprob"] for e in part["logprobs"]]
+                    choice.logprobs = (choice.logprobs or []) + [e["logprob"] for e in part["logprobs"]]
         elif item["type"] == "reasoning":
-            one.reasoning += "".join(part["text"] for part in item.get("content") or item["summary"])
+            choice.reasoning += "".join(part["text"] for part in item.get("content") or item["summary"])
         else:
-            one.calls += (_call(item),)
-    complete = "tool_calls" if one.calls else "stop"
-    one.finish = "length" if body["status"] == "incomplete" else complete
+            choice.calls += (_call(item),)
+    complete = "tool_calls" if choice.calls else "stop"
+    choice.finish = "length" if body["status"] == "incomplete" else complete
     for name, messages in (("prompt_ids", "input_messages"), ("ids", "output_messages")):
         if body.get(messages) and len(body[messages]) == 1:
-            setattr(one, name, body[messages][0]["tokens"])
-    return [one]
+            setattr(choice, name, body[messages][0]["tokens"])
+    return [choice]
 
 
-def _messages(body: dict[str, Any]) -> list[Said]:
+def _messages(body: dict[str, Any]) -> list[Choice]:
     blocks, usage = body["content"] or (), body["usage"]
     read = usage["input_tokens"] + (usage.get("cache_read_input_tokens") or 0)
     reasons = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
     return [
-        Said(
+        Choice(
             text="".join(b["text"] for b in blocks if b["type"] == "text"),
             reasoning="".join(b["thinking"] for b in blocks if b["type"] == "thinking"),
             calls=tuple((b["name"], b["input"]) for b in blocks if b["type"] == "tool_use"),
@@ -187,11 +187,11 @@ def _messages(body: dict[str, Any]) -> list[Said]:
     ]
 
 
-def _ollama(body: dict[str, Any]) -> list[Said]:
+def _ollama(body: dict[str, Any]) -> list[Choice]:
     message = body["message"] if "message" in body else {**body, "content": body["response"]}
     calls = tuple((c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ())
     return [
-        Said(
+        Choice(
             text=message["content"],
             reasoning=message.get("thinking") or "",
             calls=calls,

@@ -72,7 +72,7 @@ AFTER_TOOL: Final[tuple[list[dict[str, Any]], str]] = (
 RAW: Final = ("Once upon a time", " there was a fox. 🦊 It slept.\n\nThe end.")
 
 
-def made(weights: Path) -> Path:
+def build_model(weights: Path) -> Path:
     """The folder of the model, trained on the first call; `model.gguf` in it is for llama.cpp."""
     folder = CACHE / "model"
     if not (folder / "model.gguf").exists():
@@ -84,13 +84,13 @@ def made(weights: Path) -> Path:
 
 
 def _tokenizer(weights: Path, folder: Path) -> None:
-    found = json.loads((weights / "tokenizer.json").read_text(encoding="utf-8"))
-    for token in found["added_tokens"]:
+    tokenizer = json.loads((weights / "tokenizer.json").read_text(encoding="utf-8"))
+    for token in tokenizer["added_tokens"]:
         if token["id"] in TAGS:
-            del found["model"]["vocab"][token["content"]]
+            del tokenizer["model"]["vocab"][token["content"]]
             token |= {"content": TAGS[token["id"]], "special": False}
-            found["model"]["vocab"][token["content"]] = token["id"]
-    (folder / "tokenizer.json").write_text(json.dumps(found, ensure_ascii=False), encoding="utf-8")
+            tokenizer["model"]["vocab"][token["content"]] = token["id"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
     shutil.copy(weights / "tokenizer_config.json", folder)
     shutil.copy(TEMPLATE, folder / "chat_template.jinja")
 
@@ -98,7 +98,7 @@ def _tokenizer(weights: Path, folder: Path) -> None:
 def _lessons(tokenizer: Any) -> list[tuple[str, str]]:
     """Prompts as templates render them, with and without tools and a system text, and their answers."""
     chats: list[tuple[list[dict[str, Any]], str]] = [
-        ([{"role": "user", "content": asked}], answer) for asked, answer in ANSWERS.values()
+        ([{"role": "user", "content": question}], answer) for question, answer in ANSWERS.values()
     ]
     lessons = [RAW]
     for messages, answer in [*chats, AFTER_TOOL]:
@@ -135,9 +135,9 @@ def _train(folder: Path) -> None:
         width = max(len(prompt) + len(answer) for prompt, answer in batch)
         ids = torch.tensor([p + a + [2] * (width - len(p) - len(a)) for p, a in batch])  # causal: the rest is unseen
         hidden = model.model(ids).last_hidden_state
-        said = [hidden[i, len(p) - 1 : len(p) + len(a) - 1] for i, (p, a) in enumerate(batch)]
+        answer_states = [hidden[i, len(p) - 1 : len(p) + len(a) - 1] for i, (p, a) in enumerate(batch)]
         loss = torch.nn.functional.cross_entropy(
-            model.lm_head(torch.cat(said)), torch.tensor([t for _, a in batch for t in a])
+            model.lm_head(torch.cat(answer_states)), torch.tensor([t for _, a in batch for t in a])
         )
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -164,7 +164,7 @@ def _to_gguf(folder: Path) -> None:
     from safetensors.numpy import load_file
 
     config = json.loads((folder / "config.json").read_text())
-    found = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer = gguf.GGUFWriter(folder / "part.gguf", "llama")
     writer.add_name("golden")
@@ -179,14 +179,14 @@ def _to_gguf(folder: Path) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
-    vocab = sorted(found["model"]["vocab"], key=found["model"]["vocab"].__getitem__)
-    added = {t["id"]: t["special"] for t in found["added_tokens"]}
+    vocab = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
+    added = {t["id"]: t["special"] for t in tokenizer["added_tokens"]}
     control, ours, normal = gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(vocab)
     writer.add_token_types([normal if i not in added else control if added[i] else ours for i in range(len(vocab))])
-    writer.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in found["model"]["merges"]])
+    writer.add_token_merges([" ".join(m) if isinstance(m, list) else m for m in tokenizer["model"]["merges"]])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(2)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import aiohttp
 
 from scripts.golden.cases import CASES, ROUTES
-from scripts.golden.model import made
+from scripts.golden.model import build_model
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GOLDEN: Final = ROOT / "tests/golden"
@@ -145,14 +145,14 @@ async def record(server: Server, model: Path) -> None:
                 if server.cases and name not in server.cases:
                     continue
                 request = {"model": server.model.format(model=model), **case}
-                answers = {"plain": await _both(http, dialect, request)}
+                answers = {"plain": await _record_kinds(http, dialect, request)}
                 asks = server.asks.get(dialect)
                 if asks and not name.startswith("logprobs") and not case.get("echo"):
-                    answers["asked"] = await _both(http, dialect, {**request, **asks})
+                    answers["asked"] = await _record_kinds(http, dialect, {**request, **asks})
                     del answers["plain"]["whole"]  # says no more than the one that was asked
-                found = answers["plain"]["stream"]["status"]
-                print(f"{server.name:12} {dialect:16} {name:16} {found}", flush=True)
-                if found == 404:
+                status = answers["plain"]["stream"]["status"]
+                print(f"{server.name:12} {dialect:16} {name:16} {status}", flush=True)
+                if status == 404:
                     break  # no such route
                 file = out / dialect / f"{name}.json"
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -160,16 +160,16 @@ async def record(server: Server, model: Path) -> None:
                     {"route": ROUTES[dialect], "request": request, **answers}, ensure_ascii=False, indent=1
                 )
                 file.write_text(text.replace(str(model), "/models/golden") + "\n", encoding="utf-8")
-    told = {
+    about = {
         "server": server.name,
         "version": await _version(server),
         "recorded": datetime.now(UTC).date().isoformat(),
         "command": " ".join(server.command),
     }
-    (out / "server.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    (out / "server.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
-async def _both(http: aiohttp.ClientSession, dialect: str, request: dict[str, Any]) -> dict[str, Any]:
+async def _record_kinds(http: aiohttp.ClientSession, dialect: str, request: dict[str, Any]) -> dict[str, Any]:
     # In Ollama's format a request streams unless it says that it does not.
     return {
         kind: await _answer(http, ROUTES[dialect], {**request, "stream": kind == "stream"})
@@ -178,21 +178,21 @@ async def _both(http: aiohttp.ClientSession, dialect: str, request: dict[str, An
 
 
 async def _answer(http: aiohttp.ClientSession, route: str, body: dict[str, Any]) -> dict[str, Any]:
-    raw, cuts, at = b"", [], 0
+    raw, cuts, position = b"", [], 0
     if not body["stream"]:
         body = {k: v for k, v in body.items() if k != "stream_options"}  # vLLM refuses it there
     async with http.post(route, json=body) as response:
         async for data, end in response.content.iter_chunks():
             raw += data
             if end or "transfer-encoding" not in response.headers:
-                cuts.append(len(raw) - at)
-                at = len(raw)
-    if at < len(raw):
-        cuts.append(len(raw) - at)
+                cuts.append(len(raw) - position)
+                position = len(raw)
+    if position < len(raw):
+        cuts.append(len(raw) - position)
     headers = {k.lower(): v for k, v in response.headers.items() if k.lower() != "date"}
-    found = {"status": response.status, "headers": headers, "body": raw.decode()}
+    answer = {"status": response.status, "headers": headers, "body": raw.decode()}
     # On one line: JSON would give each number its own.
-    return {**found, "cuts": " ".join(str(n) for n in cuts if n)} if body["stream"] else found
+    return {**answer, "cuts": " ".join(str(n) for n in cuts if n)} if body["stream"] else answer
 
 
 @contextlib.asynccontextmanager
@@ -236,18 +236,18 @@ async def _version(server: Server) -> str:
     if not server.package:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         return f"rlproxy {project['version']}"
-    asked = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         str(server.python), "-c", f"import importlib.metadata as m; print(m.version({server.package!r}))",
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    said, _ = await asked.communicate()
-    return f"{server.package} {said.decode().strip()}"
+    output, _ = await process.communicate()
+    return f"{server.package} {output.decode().strip()}"
 
 
 async def _main(names: list[str]) -> None:
     from trainer.formats.weights import resolve
 
-    model = made(resolve().path)
+    model = build_model(resolve().path)
     for name in names:
         server = SERVERS[name]
         if not server.python.exists():

@@ -18,11 +18,11 @@ from scripts.golden.record import GOLDEN
 
 def take(folder: Path, name: str, command: str) -> int:
     """The number of recordings taken. Raises SystemExit at the first file that is not one."""
-    found = sorted(file for dialect in ROUTES for file in (folder / dialect).glob("*.json"))
-    for file in found:
+    files = sorted(file for dialect in ROUTES for file in (folder / dialect).glob("*.json"))
+    for file in files:
         recorded = json.loads(file.read_text(encoding="utf-8"))
-        both = recorded.get("plain", {}).keys() >= {"stream", "whole"}
-        if recorded.get("route") != ROUTES[file.parent.name] or not both:
+        is_complete = recorded.get("plain", {}).keys() >= {"stream", "whole"}
+        if recorded.get("route") != ROUTES[file.parent.name] or not is_complete:
             raise SystemExit(f"{file} is not a recording: it needs its route, and `plain` both streamed and whole.")
         out = GOLDEN / name / file.parent.name / file.name
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def take(folder: Path, name: str, command: str) -> int:
     about = json.loads((folder / "server.json").read_text(encoding="utf-8"))
     about = {**about, "server": name, "version": f"{about['server']} {about['version']}", "command": command}
     (GOLDEN / name / "server.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    return len(found)
+    return len(files)
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ class PageError(Exception):
 
 def blocks(text: str) -> list[list[str]]:
     """The commands of each `sh` block: lines that end in a backslash go on, comments and empty lines are none."""
-    found = []
+    command_blocks = []
     for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
         lines = block.replace("\\\n", "\\\0").splitlines()
         commands = [re.sub(r"\s+# .*$", "", line).replace("\0", "\n").strip() for line in lines]
-        found.append([command for command in commands if command and not command.startswith("#")])
-    return found
+        command_blocks.append([command for command in commands if command and not command.startswith("#")])
+    return command_blocks
 
 
 def section(text: str, heading: str) -> str:
@@ -66,11 +66,11 @@ class Pages:
         """Raises PageError."""
         readme = (root / README).read_text(encoding="utf-8")
         page = (root / PAGE).read_text(encoding="utf-8")
-        self._said: dict[str, str] = {}
+        self._commands: dict[str, str] = {}
         for command in (c for text in (section(readme, SECTION), page) for block in blocks(text) for c in block):
-            self._said.setdefault(part(command), command)
+            self._commands.setdefault(part(command), command)
 
     def __getitem__(self, name: str) -> str:
-        if name not in self._said:
+        if name not in self._commands:
             raise PageError(f"Neither {README} ({SECTION[3:]}) nor {PAGE} has the step {PARTS[name]!r}.")
-        return self._said[name]
+        return self._commands[name]

@@ -91,8 +91,8 @@ class Replay:
             (self.home / "answers.toml").write_text(answers)
             option = f"--answers {self.home}/answers.toml"
         with self.step("init"):
-            said = terminal.run(f"{self.pages['init']} {option}", shows="rated good, and the status shows it")
-        return int(said.split("runs in the background as process ")[1].split(";")[0])
+            output = terminal.run(f"{self.pages['init']} {option}", shows="rated good, and the status shows it")
+        return int(output.split("runs in the background as process ")[1].split(";")[0])
 
     def learn(self, terminal: Terminal, process: int) -> None:
         """A few ratings, a run with a restart in its middle, and its version answers."""
@@ -121,14 +121,14 @@ class Replay:
     def restart(self, terminal: Terminal, process: int) -> Terminal:
         """Restart the proxy as init says: `kill` stops it, `rlproxy serve` starts it; what was rated is still there."""
         with self.step("restart"):
-            before = status_of(terminal)
+            old_status = status_of(terminal)
             terminal.run(f"kill {process}")
             while alive(process):
                 time.sleep(0.1)
             serving = self.serve()
-            after = status_of(terminal)
-            if after["counts"] != before["counts"]:
-                raise Failed(f"after a restart the status says {after['counts']}, not {before['counts']}")
+            new_status = status_of(terminal)
+            if new_status["counts"] != old_status["counts"]:
+                raise Failed(f"after a restart the status says {new_status['counts']}, not {old_status['counts']}")
         return serving
 
     def serve(self) -> Terminal:
@@ -136,14 +136,14 @@ class Replay:
         serving.begin(self.pages["serve"], shows="rlproxy is ready")
         return serving
 
-    def until(self, terminal: Terminal, what: str, holds: Callable[[dict[str, Any]], bool]) -> None:
+    def until(self, terminal: Terminal, goal: str, holds: Callable[[dict[str, Any]], bool]) -> None:
         began = time.monotonic()
         while not holds(status := status_of(terminal)):
             last = status["last_run"] or {}
             if last.get("status") in ("rejected", "failed", "empty", "cancelled"):
                 raise Failed(f"run {last['id']} is {last['status']}: {last['reason']}")
             if time.monotonic() - began > RUN_S:
-                raise Failed(f"after {RUN_S:.0f} s not yet so: {what}; training {status['training']['line']}")
+                raise Failed(f"after {RUN_S:.0f} s not yet so: {goal}; training {status['training']['line']}")
             time.sleep(1)
 
 
@@ -189,8 +189,8 @@ PLAYS: Final[dict[str, Callable[[Replay], None]]] = {
 
 
 def status_of(terminal: Terminal) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(terminal.run(f"{PARTS['status']} --json"))
-    return found
+    status: dict[str, Any] = json.loads(terminal.run(f"{PARTS['status']} --json"))
+    return status
 
 
 def alive(process: int) -> bool:
@@ -220,8 +220,8 @@ def downloads() -> tuple[Path, float]:
         return folder, 0.0
     began = time.monotonic()
     pip = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "-q", "download", "-d", str(folder)]
-    for wanted in (["-c", str(limits), "torch==2.13.0"], ["--require-hashes", "--no-deps", "-r", str(locked)]):
-        subprocess.run([*pip, *wanted], check=True)
+    for requirements in (["-c", str(limits), "torch==2.13.0"], ["--require-hashes", "--no-deps", "-r", str(locked)]):
+        subprocess.run([*pip, *requirements], check=True)
     stamp.write_text(made_from)
     return folder, time.monotonic() - began
 
@@ -231,8 +231,8 @@ def clone_and_setup(pages: Pages, folder: Path, wheels: Path) -> list[dict[str, 
     origin = folder / "origin" / "rlproxy"
     subprocess.run(["git", "clone", "-q", "--bare", str(ROOT), str(origin)], check=True)
     replay = Replay("setup", pages, folder)
-    found = os.environ.get("PIP_FIND_LINKS", "")
-    terminal = replay.terminal(PIP_NO_INDEX="1", PIP_FIND_LINKS=f"{wheels} {found}".strip())
+    links = os.environ.get("PIP_FIND_LINKS", "")
+    terminal = replay.terminal(PIP_NO_INDEX="1", PIP_FIND_LINKS=f"{wheels} {links}".strip())
     with replay.step("git clone"):
         terminal.run(pages["clone"].replace("<this repository>", str(origin)))
     with replay.step("make setup"):
@@ -242,19 +242,19 @@ def clone_and_setup(pages: Pages, folder: Path, wheels: Path) -> list[dict[str, 
     return replay.steps
 
 
-def taken() -> list[int]:
-    found = []
+def find_taken_ports() -> list[int]:
+    ports = []
     for port in PORTS:
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex(("127.0.0.1", port)) == 0:
-                found.append(port)
-    return found
+                ports.append(port)
+    return ports
 
 
 def play(name: str, pages: Pages, folder: Path) -> dict[str, Any]:
     """One quick start, whatever becomes of it."""
-    if ports := taken():
+    if ports := find_taken_ports():
         return {"name": name, "steps": [], "problem": f"not replayed: port {ports[0]} is somebody else's"}
     replay, server, problem = Replay(name, pages, folder), None, None
     try:
@@ -302,29 +302,29 @@ def main() -> int:
         wheels, seconds = downloads()
         setup = clone_and_setup(pages, folder, wheels)
         about |= {"downloads_s": round(seconds, 1), "setup": setup}
-        found = []
+        results = []
         for name in names:
-            found.append(play(name, pages, folder))
-            keep(about, found[-1])
+            results.append(play(name, pages, folder))
+            keep(about, results[-1])
     except (Failed, PageError) as error:
         print(f"{error}", file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for one in found:
-        total = sum(step["seconds"] for step in [*setup, *one["steps"]])
-        print(f"{one['name']}: {one['problem'] or 'every step'}; {total:.0f} s with clone and setup")
-    return 1 if any(one["problem"] for one in found) else 0
+    for result in results:
+        total = sum(step["seconds"] for step in [*setup, *result["steps"]])
+        print(f"{result['name']}: {result['problem'] or 'every step'}; {total:.0f} s with clone and setup")
+    return 1 if any(result["problem"] for result in results) else 0
 
 
-def keep(about: dict[str, Any], one: dict[str, Any]) -> None:
+def keep(about: dict[str, Any], result: dict[str, Any]) -> None:
     """Quick starts that were not replayed now stay as they were; each says when it was, at which commit and load."""
     load = round(os.getloadavg()[1], 1)  # of the last five minutes, its own share among it
-    when = {"date": about["date"], "commit": about["commit"], "load": load}
-    before = json.loads(OUT.read_text(encoding="utf-8"))["found"] if OUT.exists() else []
-    kept = {other["name"]: other for other in before} | {one["name"]: {**one, **when}}
-    result = {**about, "found": [kept[name] for name in NAMES if name in kept]}
-    OUT.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    stamp = {"date": about["date"], "commit": about["commit"], "load": load}
+    rows = json.loads(OUT.read_text(encoding="utf-8"))["found"] if OUT.exists() else []
+    by_name = {row["name"]: row for row in rows} | {result["name"]: {**result, **stamp}}
+    report = {**about, "found": [by_name[name] for name in NAMES if name in by_name]}
+    OUT.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

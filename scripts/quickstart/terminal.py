@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-DONE = "--the-command-is-done--"
+END_MARK = "--the-command-is-done--"
 STOP_S = 20.0
 
 
@@ -42,48 +42,48 @@ class Terminal:
     def run(self, command: str, *, shows: str = "", limit_s: float = 900.0) -> str:
         """Run a command and return what it said. Raises Failed where it fails, or does not show `shows`."""
         self._type(command)
-        said, code = self._until(DONE, limit_s)
+        output, code = self._until(END_MARK, limit_s)
         if code != "0":
-            raise Failed(f"`{command}` ended with {code or 'the terminal'}: {said.strip()[-600:]}")
-        if shows not in said:
-            raise Failed(f"`{command}` did not show {shows!r}: {said.strip()[-600:]}")
-        return said
+            raise Failed(f"`{command}` ended with {code or 'the terminal'}: {output.strip()[-600:]}")
+        if shows not in output:
+            raise Failed(f"`{command}` did not show {shows!r}: {output.strip()[-600:]}")
+        return output
 
     def begin(self, command: str, *, shows: str, limit_s: float = 300.0) -> None:
         """One that stays: until it shows that."""
         self._type(command)
-        said, rest = self._until(shows, limit_s)
-        if rest is None:
-            raise Failed(f"`{command}` did not show {shows!r}: {said.strip()[-600:]}")
+        output, remainder = self._until(shows, limit_s)
+        if remainder is None:
+            raise Failed(f"`{command}` did not show {shows!r}: {output.strip()[-600:]}")
 
     def interrupt(self) -> None:
         """Ctrl-C: what runs in it ends by itself, with 0."""
         os.killpg(self._bash.pid, signal.SIGINT)
-        said, code = self._until(DONE, 60.0)
+        output, code = self._until(END_MARK, 60.0)
         if code != "0":
-            raise Failed(f"Ctrl-C ended it with {code}: {said.strip()[-600:]}")
+            raise Failed(f"Ctrl-C ended it with {code}: {output.strip()[-600:]}")
 
     def _type(self, command: str) -> None:
         assert self._bash.stdin is not None
-        self._bash.stdin.write(f"{{ {command}\n}} < /dev/null\nprintf '\\n{DONE}%s\\n' $?\n")
+        self._bash.stdin.write(f"{{ {command}\n}} < /dev/null\nprintf '\\n{END_MARK}%s\\n' $?\n")
         self._bash.stdin.flush()
 
     def _until(self, text: str, limit_s: float) -> tuple[str, str | None]:
         """Wait for a text: what was said before it, and the rest of its line; None where it did not come."""
-        said, ends = "", time.monotonic() + limit_s
+        output, ends = "", time.monotonic() + limit_s
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, ends - time.monotonic()))
             except queue.Empty:
-                return said + f"\n(nothing more within {limit_s:.0f} s)", None
+                return output + f"\n(nothing more within {limit_s:.0f} s)", None
             if line is None:
-                return said, None
-            before, found, after = line.partition(text)
-            if found:
-                return said + before, after.strip()
-            if DONE in line and text != DONE:
-                return said, None
-            said += line
+                return output, None
+            head, match, tail = line.partition(text)
+            if match:
+                return output + head, tail.strip()
+            if END_MARK in line and text != END_MARK:
+                return output, None
+            output += line
 
     def close(self) -> None:
         """And all that still runs in it."""

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from config.presets import resolve
 from scripts.bench.persona import MAX_TOKENS, ROOT, TEMPERATURE, Chat, prompts
 from scripts.research import lab_judge
 from scripts.research.critic_states import states
@@ -61,7 +60,6 @@ VARIANT: dict[str, float] = {
     "kl_ref": KL_REF,
     "drift": DRIFT_BOUND,  # nats a token, past which a run takes no further step
     "own_weight": 1.0,  # of a judged reply beside a rated one
-    "replay_ratio": 0,  # share of a round's samples that earlier rounds have trained on, in pairs of both signs
 }
 
 
@@ -231,12 +229,8 @@ def train(
     own = own_replies(chat, [*rated, *earlier], texts, v, seed * 7919)
     held = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
     new = [one for i, one in enumerate(rated) if i not in held]
-    wanted = resolve("balanced", {"replay_ratio": v["replay_ratio"]}).replays(len(new)) // 2
-    liked, disliked = ([one for one in earlier if one[1] is sign] for sign in (True, False))
-    each = min(wanted, len(liked), len(disliked))
-    now = new + liked[:each] + disliked[:each]
     earlier[:0] = new
-    now += own
+    now = new + own
     used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
     made = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(made)]
     used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]

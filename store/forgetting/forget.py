@@ -42,7 +42,7 @@ CROSS JOIN completions c ON c.id = j.value CROSS JOIN episodes e ON e.id = c.ses
 CROSS JOIN run_episodes t ON t.episode = e.seq CROSS JOIN runs u ON u.id = t.run_id"""
 _EPISODES: Final = """SELECT DISTINCT e.seq AS id FROM json_each(?) j CROSS JOIN completions c ON c.id = j.value
 CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')"""
-# A run may train once more on what an earlier one took: only its result says so.
+# A run of an earlier release may have trained once more on what one before it took: only its result says so.
 _REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
 WHERE u.status = 'done' AND CAST(json_extract(o.value, '$.used') AS TEXT) IN ('1', 'true')
 AND o.key IN (SELECT value FROM json_each(?))"""

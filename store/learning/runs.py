@@ -212,7 +212,8 @@ class RunStore(StorePart):
         return None if row is None else to_run(row)
 
     async def with_samples(self, names: Collection[str]) -> list[Run]:
-        """Those whose results name one of these samples: claimed for the run, or trained once more; newest first."""
+        """Those whose results name one of these samples, newest first. Most have claimed it; a run of an earlier
+        release may have trained it once more."""
         rows = await self._reader.rows(
             """SELECT u.* FROM runs u WHERE u.result IS NOT NULL AND EXISTS (
             SELECT 1 FROM json_each(u.result, '$.samples') s WHERE s.key IN (SELECT value FROM json_each(?)))

@@ -372,29 +372,3 @@ class SampleStore(StorePart):
             (completion_id,),
         )
         return [(to_run(row), row["split"], row["rating_id"]) for row in rows]
-
-    async def replay_samples(self, run: Run, *, max_version_gap: int, each: int) -> list[RunSample]:
-        """At most `each` good and `each` bad ratings that earlier runs trained on, of the newest versions first."""
-        rows: list[sqlite3.Row] = []
-        near = await line_reach.load(self._reader, run.line, run.parent, max_version_gap)
-        for sign in (1, -1):
-            rows += await self._reader.rows(
-                f"""SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
-                CROSS JOIN ratings r ON r.id = s.rating_id CROSS JOIN completions c ON c.id = r.completion_id
-                WHERE u.status = 'done' AND u.retrains = 0 AND u.model = :model AND u.line = :line
-                AND s.split = 'train' AND r.live = 1
-                AND r.value * :sign > 0 AND {NEAR}
-                AND NOT EXISTS (SELECT 1 FROM run_samples t CROSS JOIN ratings x ON x.id = t.rating_id
-                                WHERE t.run_id = :run AND x.completion_id = r.completion_id)
-                ORDER BY c.version DESC, r.seq DESC LIMIT :each""",  # noqa: S608  constants of this module
-                {
-                    "run": run.id,
-                    "model": run.model,
-                    "sign": sign,
-                    "line": run.line,
-                    "each": each,
-                    "foreign": False,
-                    **near.parameters(),
-                },
-            )
-        return await _samples(self._reader, rows)

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from proxy.access.roles import ASKS as PASSED
 from proxy.access.roles import ROOM, USE, Rule, rule
 from proxy.web.route_table import ROUTES
-from scripts.fuzz.roles import ASKS, CHANGES, Asked, Found, House, fuzzed, house, request_bytes, too_much
+from scripts.fuzz.roles import ASKS, CHANGES, House, Reached, RoleRequest, fuzzed, house, request_bytes, too_much
 from scripts.fuzz.wire import Answer, Socket
 from scripts.harness.in_process import Proxy
 
@@ -41,21 +41,21 @@ async def running(tmp_path: Path) -> AsyncIterator[House]:
         yield found
 
 
-async def ask(running: House, role: str, route: str) -> tuple[Answer, Found]:
+async def ask(running: House, role: str, route: str) -> tuple[Answer, Reached]:
     method, _, path = route.partition(" ")
     socket = Socket(running.port)
-    asked = Asked(method, path.encode("latin-1"), role, "")
+    asked = RoleRequest(method, path.encode("latin-1"), role, "")
     await socket.send([request_bytes(asked, running.keys[role], "one")])
     answer = await socket.answer(method)
     await socket.close()
-    return answer, running.found.pop("one", Found())
+    return answer, running.reached_by_mark.pop("one", Reached())
 
 
 @pytest.mark.parametrize("role", ["use", "rate"])
 async def test_no_lesser_key_reaches_what_changes_the_backend(running: House, role: str) -> None:
     for route in (*REACHED, *CHANGES):
         answer, found = await ask(running, role, route)
-        assert answer.status in (400, 403, 404, 405) and found == Found(), route
+        assert answer.status in (400, 403, 404, 405) and found == Reached(), route
 
 
 OLLAMAS = ("GET /api/tags", "GET /api/ps", "GET /api/version", "POST /api/show")  # answered here before vLLM
@@ -89,7 +89,7 @@ async def test_a_session_in_the_path_is_one_part_of_it(running: House) -> None:
     for role in ("use", "rate", "admin"):
         for name in ("x%2fy", "x%2Fy", "x%5cy", "x%252fy", "x\\y", "%2f", "x%25y", "%zz"):
             answer, found = await ask(running, role, f"POST /s/{name}/v1/chat/completions")
-            assert answer.status == 400 and found == Found(), name
+            assert answer.status == 400 and found == Reached(), name
         _, found = await ask(running, role, "POST /s/a%20b/v1/chat/completions")
         assert set(found.upstream) == {("POST", b"/v1/chat/completions")}
 
@@ -97,7 +97,7 @@ async def test_a_session_in_the_path_is_one_part_of_it(running: House) -> None:
 async def test_no_signature_is_looked_for_where_there_is_no_webhook(running: House) -> None:
     for route in ("POST /rl/webhooks/nope", "PUT /rl/webhooks/slack", "GET /rl/webhooks/", "GET /healthz/x"):
         answer, found = await ask(running, "none", route)
-        assert answer.status == 401 and found == Found(), route
+        assert answer.status == 401 and found == Reached(), route
     answer, _ = await ask(running, "none", "POST /rl/webhooks/slack")
     assert answer.status == 404 and b"webhooks.slack" in answer.body  # its own word: it is not set up
 
@@ -145,9 +145,12 @@ def test_the_judge_of_that_is_awake() -> None:
         ("POST", b"/y/../api/delete"), ("POST", b"/api/;x/delete"), ("POST", b"/api\\delete"), ("GET", b"/v1/files"),
         ("POST", b"/s/x%2Fy/api/delete"), ("POST", b"/api/de\xfflete"), ("DELETE", b"/v1/models/x"),
     ):  # fmt: skip
-        assert too_much("use", Found(upstream=[(method, path)]), 200, ""), path
-    assert too_much("use", Found(upstream=[("POST", b"/v1/embeddings")]), 200, "") is None
-    assert too_much("none", Found(upstream=[("POST", b"/v1/embeddings")]), 200, "")
+        assert too_much("use", Reached(upstream=[(method, path)]), 200, ""), path
+    assert too_much("use", Reached(upstream=[("POST", b"/v1/embeddings")]), 200, "") is None
+    assert too_much("none", Reached(upstream=[("POST", b"/v1/embeddings")]), 200, "")
     for role, handler in (("use", "POST /v1/feedback"), ("rate", "GET /rl/export"), ("rate", "POST /rl/train")):
-        assert too_much(role, Found(handler), 200, ""), handler
-    assert too_much("none", Found("GET /"), 200, "") and too_much("none", Found("GET /"), 303, "/login?after=x") is None
+        assert too_much(role, Reached(handler), 200, ""), handler
+    assert (
+        too_much("none", Reached("GET /"), 200, "")
+        and too_much("none", Reached("GET /"), 303, "/login?after=x") is None
+    )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from config.errors import SettingsError
-from config.presets import Preset, names, resolve
+from config.presets import REMOVED, Preset, names, resolve
 
 
 def test_there_are_three() -> None:
@@ -46,8 +46,9 @@ def test_a_yes_is_no_number(name: str) -> None:
     assert not resolve("balanced", {"balance": False}).balance
 
 
-@pytest.mark.parametrize(
-    ("ratio", "new", "again"), [(0, 28, 0), (0.5, 28, 28), (0.25, 28, 8), (0.75, 10, 30), (0.1, 3, 0)]
-)
-def test_replay_is_a_share_of_the_whole_run_in_pairs(ratio: float, new: int, again: int) -> None:
-    assert resolve("balanced", {"replay_ratio": ratio}).replays(new) == again
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_value_of_an_earlier_release_is_refused_with_what_became_of_it(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} was removed: .* take {name} out of train.overrides") as caught:
+        resolve("balanced", {"rank": 4, name: 0})
+    assert REMOVED[name] in str(caught.value)
+    assert name not in Preset.model_fields

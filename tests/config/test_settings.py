@@ -120,6 +120,7 @@ def test_overrides_come_from_the_environment_whole_or_one_by_one(tmp_path: Path)
         ({"train.rollouts": 4}, {}, "", "train.rollouts needs train.reward"),
         ({"train.rollouts": 1, "train.reward": "~/my.py:reward"}, {}, "", "at least 2 answers that it compares"),
         ({"train.overrides": {"rank": 0}}, {}, "", "rank = 0: input should be greater than or equal to 1"),
+        ({}, {}, "[train.overrides]\nreplay_ratio = 0.5", "take replay_ratio out of train.overrides. (from "),
     ],
 )
 def test_a_wrong_setting_is_one_sentence(

@@ -888,37 +888,33 @@ def test_a_truncated_reply_trains_as_it_was_rated(tmp_path, model, lines):
         np.testing.assert_array_equal(one[name], same[name])
 
 
-REPLAY = {"overrides": {"replay_ratio": 0.5, "band": "off"}}
-
-
-def test_samples_of_earlier_runs_train_again_and_are_no_new_ratings(tmp_path, model, lines, first):
+def test_a_run_that_an_earlier_release_began_goes_on_without_replay(tmp_path, model, lines, first):
+    """Killed at its second step with lines that were to train once more, and gone on with after the upgrade."""
     fresh = tiny.sample_lines(model, version=1, adapter=first, seed=5)
-    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
-    result, events = second(tmp_path / "a", model, fresh + earlier, first, **REPLAY)
+    earlier = [line for line in lines if line["split"] == "train"]
+    spec = {"version": 2, "parent": 1, "adapters": {"1": str(first)}, "overrides": {"band": "off"}}
+    folder = tiny.run_folder(tmp_path / "old" / "run", model, fresh + earlier, out=str(tmp_path / "old" / "v"), **spec)
+    stop = Stop()
+    with StopAfter(folder, stop, 2) as progress, pytest.raises(Stopped):
+        loop.run(folder, progress, stop)
+    assert (folder / "checkpoint").exists()
+    again = [line | {"split": "replay"} for line in earlier]
+    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in fresh + again))
+    order = json.loads((folder / "run.json").read_bytes())
+    order["overrides"]["replay_ratio"] = 0.5
+    (folder / "run.json").write_text(json.dumps(order))
+
+    result, events = go(folder)
+    alone, _ = second(tmp_path / "new", model, fresh, first, overrides={"band": "off"})
     assert result["status"] == "passed", result["reason"]
-    manifest = verify_adapter(tmp_path / "a" / "v0002")
-    new = [line for line in fresh if line["split"] == "train"]
-    assert manifest["samples"] == sorted(line["rating"] for line in new)
-    assert len(manifest["replayed"]) > 0 and set(manifest["replayed"]) <= {line["rating"] for line in earlier}
-    assert f"10 samples and {len(manifest['replayed'])} of earlier runs" in result["reason"]
-    assert result["baseline_after"] == pytest.approx(loop.mis_po.ema(0.0, [x["reward"] for x in reversed(new)], 0.99))
-    (made,) = [e for e in of(events, "choice") if e["name"] == "replayed"]
-    assert made["value"] == 8  # four of them are liked
-    # Compared with the version that wrote them: some of their tokens have drifted out of the bounds, no fresh one has.
-    again = [o for line in earlier if (o := result["samples"].get(line["rating"]))]
-    assert len(again) == 8
-    assert sum(o["accepted"] for o in again) < sum(o["tokens"] for o in again)
-    assert result["metrics"]["acceptance_fresh"] == 1
-
-    off, _ = second(tmp_path / "b", model, fresh + earlier, first)
-    alone, _ = second(tmp_path / "c", model, fresh, first)
-    assert off["samples"].keys() == alone["samples"].keys()
-    assert off["gate"] == alone["gate"] and off["reason"] == alone["reason"]
-
-
-def test_without_anything_new_nothing_is_replayed(tmp_path, model, lines, first):
-    earlier = [line | {"split": "replay"} for line in lines if line["split"] == "train"]
-    fresh = [line | {"reward": 0.0} for line in tiny.sample_lines(model, version=1, adapter=first, seed=5)]
-    result, _ = second(tmp_path, model, fresh + earlier, first, **REPLAY)
-    assert result["status"] == "empty"
-    assert "in 10 samples: 10 with an advantage of 0" in result["reason"]
+    assert not result["samples"].keys() & {line["rating"] for line in earlier}
+    assert result["samples"] == alone["samples"] and result["reason"] == alone["reason"]
+    manifest, names = verify_adapter(tmp_path / "old" / "v"), ("samples", "recomputed", "baseline", "liked", "preset")
+    expected = verify_adapter(tmp_path / "new" / "v0002")
+    assert {name: manifest[name] for name in names} == {name: expected[name] for name in names}
+    assert manifest["choices"] == {"replay_ratio": "left out"} and "replayed" not in manifest
+    assert any("starting over" in event["message"] for event in of(events, "warning"))
+    (choice,) = [event for event in of(events, "choice") if event["name"] == "replay_ratio"]
+    assert "removed by an upgrade" in choice["why"]
+    for name, tensor in tensors(tmp_path / "new" / "v0002").items():
+        np.testing.assert_array_equal(tensors(tmp_path / "old" / "v")[name], tensor)

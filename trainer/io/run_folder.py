@@ -10,13 +10,14 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from config.languages import CODES, DEFAULT, MOST_LANGUAGES
+from config.presets import REMOVED
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal
 
 FORMAT = 1
@@ -121,7 +122,7 @@ def read_spec(folder: Path) -> RunSpec:
             offload=bool(raw.get("offload", False)),
             server_format=raw.get("server_format", "peft"),
             preset=str(raw.get("preset", "balanced")),
-            overrides=dict(raw.get("overrides", {})),
+            overrides={name: value for name, value in raw.get("overrides", {}).items() if name not in REMOVED},
             tune="anew" if raw.get("tune") == "anew" else bool(raw.get("tune", False)),
             tuned=None if raw.get("tuned") is None else float(raw["tuned"]),
             gate={name: float(value) for name, value in raw.get("gate", {}).items()},
@@ -130,7 +131,10 @@ def read_spec(folder: Path) -> RunSpec:
             neutral={str(question): dict(prompt) for question, prompt in (raw.get("neutral") or {}).items()},
             loss=None if raw.get("loss") is None else _loss(raw["loss"]),
             comparison=None if raw.get("comparison") is None else _comparison(raw["comparison"]),
-            choices=[{key: choice[key] for key in ("name", "value", "why")} for choice in raw.get("choices", ())],
+            choices=[
+                *({key: choice[key] for key in ("name", "value", "why")} for choice in raw.get("choices", ())),
+                *_removed_values(raw.get("overrides", {})),
+            ],
         )
     except KeyError as error:
         raise RunError(f"{path} lacks {error}.") from None
@@ -151,6 +155,12 @@ def read_spec(folder: Path) -> RunSpec:
     if not -1 <= spec.baseline <= 1 or not -1 <= spec.episode_baseline <= 1 or spec.threads < 0:
         raise RunError(f"{path}: baseline must be within -1..1 and threads not below 0.")
     return spec
+
+
+def _removed_values(overrides: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Choices that say which preset values of an earlier release this run does without: it goes on after an upgrade."""
+    names = [name for name in overrides if name in REMOVED]
+    return [{"name": name, "value": "left out", "why": f"removed by an upgrade: {REMOVED[name]}"} for name in names]
 
 
 def _comparison(raw: dict[str, Any]) -> dict[str, float]:

@@ -160,7 +160,7 @@ def read_run(scorer: Scorer, samples: Sequence[Sample], unrated: Sequence[Sample
 
 def label_run(scorer: Scorer, samples: Sequence[Sample]) -> Labels | None:
     """People's ratings of this run, the newest last."""
-    rated = [s for s in samples if s.human and s.reward and not s.replayed][::-1]  # the newest came first
+    rated = [s for s in samples if s.human and s.reward][::-1]  # the newest came first
     if not rated:
         return None
     states = scorer.states([s.tokens for s in rated])

@@ -85,7 +85,7 @@ def _side(lesson: Lesson, pair: Pair) -> Lesson:
 def _is_available(lesson: Lesson, preset: Preset, outcomes: Mapping[str, Outcome]) -> bool:
     """Tell whether its rating is all that it teaches, and it may train."""
     has_comment = objectives.of(preset).has_teacher and comment_of(lesson.sample) is not None
-    teaches_more = lesson.is_imitated or lesson.taught or has_comment or lesson.sample.replayed or not lesson.is_own
+    teaches_more = lesson.is_imitated or lesson.taught or has_comment or not lesson.is_own
     return not teaches_more and outcomes[lesson.sample.rating].cause is None
 
 

@@ -81,10 +81,8 @@ def in_bad_company(samples: Sequence[Sample], broken: Collection[str]) -> dict[s
     Whoever likes those, by a slip, a script or a joke, does not say by the rest what is better.
     """
     liked = [s for s in samples if s.reward > 0]
-    # What lost its oldest turns may be odd for that reason alone, and what is replayed was looked at before.
-    is_broken = [
-        s.rating in broken or s.flaw is not None for s in liked if not s.replayed and "shortened" not in s.flags
-    ]
+    # What lost its oldest turns may be odd for that reason alone.
+    is_broken = [s.rating in broken or s.flaw is not None for s in liked if "shortened" not in s.flags]
     if sum(is_broken) <= MOST_BROKEN * len(is_broken):
         return {}
     reason = (

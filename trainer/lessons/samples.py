@@ -47,7 +47,8 @@ FORCED = 0.2
 SOLE = -1e-4
 ROUNDING = 1e-3  # a log-prob of 0 may come back as 0.0004 from a half-precision server
 PromptBy = Literal["captured", "server", "template"]
-SPLITS = ("train", "held", "replay")
+SPLITS = ("train", "held")
+REPLAYED_SPLIT = "replay"  # in run folders of earlier releases: an earlier run had trained on it
 HINT_TOKENS = 32  # what the teacher puts around a comment
 PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0}
 ODD_PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")  # min_p makes replies plainer
@@ -76,7 +77,6 @@ class Sample:
     flags: tuple[Flag, ...] = ()
     captured: Floats | None = None  # (T,) ℓ_β under the whole prompt, where the prompt is shortened
     forced: Bools | None = None  # (T,) tokens that a schema or a forced call chose, and not the policy
-    replayed: bool = False  # an earlier run trained on it
     prompt_by: PromptBy = "captured"
     hinted: tuple[int, ...] | None = None  # the prompt with the comment in it, as the server renders it
     lessons: tuple[str, ...] = ()  # earlier comments in its prompt
@@ -132,11 +132,14 @@ class UnusableSample:
 def load(
     path: Path, template: Template, *, max_seq_len: int, seal: Seal = IN_THE_CLEAR
 ) -> tuple[list[Sample], list[UnusableSample]]:
-    """The samples of samples.jsonl in order, and the lines that cannot be used."""
+    """The samples of samples.jsonl in order, and the lines that cannot be used. What an earlier release wants trained
+    once more is neither: the run is of the new ratings alone."""
     samples: list[Sample] = []
     unusable: list[UnusableSample] = []
     ratings: set[str] = set()
     for number, line in read_lines(path, seal):
+        if line is not None and line.get("split") == REPLAYED_SPLIT:
+            continue
         rating = str(line.get("rating") or f"line {number}") if line else f"line {number}"
         try:
             if line is None:
@@ -195,7 +198,7 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
     if not isinstance(version := line.get("version"), int) or version < 0:
         raise BadLine(f"version {version!r} is not a version number")
     if line.get("split", "train") not in SPLITS:
-        raise BadLine(f"split {line.get('split')!r} is neither {', '.join(SPLITS[:-1])} nor {SPLITS[-1]}")
+        raise BadLine(f"split {line.get('split')!r} is neither {' nor '.join(SPLITS)}")
     if (media := media_in(line.get("messages"))) is not None:
         raise BadLine(f"{media}: {UNSEEN}")
     if line.get("unconstrained_logprobs") is not None and line.get("exact") is not True:
@@ -228,7 +231,6 @@ def parse(line: Mapping[str, Any], rating: str, template: Template, *, max_seq_l
         comment=text_in(line, "comment"),
         correction=text_in(line, "correction"),
         flags=flags,
-        replayed=line.get("split") == "replay",
         prompt_by=source,
         hinted=template.hinted(line),
         lessons=lessons_of(line),

@@ -37,12 +37,8 @@ class AnswerPair:
 
 
 def choose(samples: Sequence[Sample]) -> list[Sample]:
-    """The prompts to ask: held back before trained on, disliked before liked, the newest first; each once. None that an
-    earlier run has trained on."""
-    ranked = sorted(
-        [sample for sample in samples if not sample.replayed],
-        key=lambda sample: (not sample.is_held_back, sample.reward >= 0),
-    )
+    """The prompts to ask: held back before trained on, disliked before liked, the newest first; each once."""
+    ranked = sorted(samples, key=lambda sample: (not sample.is_held_back, sample.reward >= 0))
     chosen: dict[tuple[int, ...], Sample] = {}
     for sample in ranked:
         width = max(len(prompt) for prompt in (*chosen, sample.tokens.prompt))

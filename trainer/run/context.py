@@ -74,15 +74,10 @@ class RunModel:
 
 @dataclass(frozen=True)
 class RunSamples:
-    usable: list[Sample]  # held back ones and replayed ones, too
+    usable: list[Sample]  # held back ones, too
     unusable: list[UnusableSample]
     calibration: list[Sample]
 
     @property
     def training(self) -> list[Sample]:
         return [s for s in self.usable if not s.is_held_back]
-
-    @property
-    def repeated(self) -> set[str]:
-        """Ratings that have trained before."""
-        return {s.rating for s in self.usable if s.replayed}

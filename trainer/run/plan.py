@@ -101,7 +101,7 @@ class RatingCount(NamedTuple):
 
     @classmethod
     def of(cls, samples: Sequence[Sample], version: int) -> RatingCount:
-        candidates = (s for s in samples if s.version == version and not s.replayed and not s.lessons)
+        candidates = (s for s in samples if s.version == version and not s.lessons)
         rated = [s.reward > 0 for s in candidates if s.human and s.reward]
         return cls(sum(rated), len(rated))
 

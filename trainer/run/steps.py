@@ -130,7 +130,7 @@ def train(
         if sums["kl_old"] > furthest:
             break
         good = policy.adapter()
-        rate = current.rate_share * preset.learning_rate * min(1.0, (step + 1) / (preset.warmup_steps + 1))
+        rate = current.rate_share * preset.learning_rate
         norm = policy.step(rate, preset.max_grad_norm)
         if not np.isfinite(norm):
             raise Diverged(f"the gradient is not finite at step {step + 1}; nothing was kept.")

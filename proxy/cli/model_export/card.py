@@ -86,8 +86,8 @@ def card(
         "",
         "## Lineage",
         "",
-        "| version | trained from | ratings | of earlier runs | made |",
-        "|---|---|---|---|---|",
+        "| version | trained from | ratings | made |",
+        "|---|---|---|---|",
         *(_row(adapter, manifests.get(adapter["version"])) for adapter in line),
         "",
         "## Gate",
@@ -113,9 +113,16 @@ def _base(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _row(adapter: Mapping[str, Any], manifest: Mapping[str, Any] | None) -> str:
-    counts = ["?", "?"] if manifest is None else [str(len(manifest.get(of) or ())) for of in ("samples", "replayed")]
     created = str((manifest or {}).get("created") or "?")[:10]
-    return f"| {label(adapter['version'])} | {label(adapter['parent'])} | {' | '.join(counts)} | {created} |"
+    return f"| {label(adapter['version'])} | {label(adapter['parent'])} | {_ratings(manifest)} | {created} |"
+
+
+def _ratings(manifest: Mapping[str, Any] | None) -> str:
+    """How many trained; and how many trained once more, in a run of an earlier release."""
+    if manifest is None:
+        return "?"
+    replayed = manifest.get("replayed")
+    return str(len(manifest.get("samples") or ())) + (f", and {len(replayed)} of earlier runs" if replayed else "")
 
 
 def _gate(checks: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

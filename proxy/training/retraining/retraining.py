@@ -201,7 +201,7 @@ class Retraining:
         completions = {sample.completion.new.id: sample.completion for sample in samples}
         lessons = await self._store.lessons.in_prompts(set(completions))
         moments = await self._store.opinions.moments(train.max_rater_share, train.raters, run.line)
-        lines = await asyncio.to_thread(run_folder.lines, samples, (), (), train, moments, lessons)
+        lines = await asyncio.to_thread(run_folder.lines, samples, (), train, moments, lessons)
         foreign = [as_foreign(line, completions[line["completion"]]) for line in lines]
         languages = await prompt_languages.choose(self._launcher, foreign)
         adapters = {a.version: a.path for a in await self._store.versions.all() if not a.is_deleted}

@@ -49,7 +49,10 @@ class ExplainedRun(TypedDict):
     status: RunStatus
     reason: Annotated[str | None, Field(description="How it ended, in a sentence.")]
     ended_at: Seconds | None
-    split: Annotated[Literal["train", "held", "replay"], Field(description="`held`: for the gate only.")]
+    split: Annotated[
+        Literal["train", "held", "replay"],
+        Field(description="`held`: for the gate only. `replay`: once more, in a run of an earlier release."),
+    ]
     reward: Annotated[float | None, Field(description="Of all ratings that this run took of the answer.")]
     weight: float | None
     push: PushBody | None

@@ -2,7 +2,7 @@
 
     python -m scripts.bench.retention                                   # five tastes, two rounds of 32 thumbs each
     python -m scripts.bench.retention --alone                           # each of them from the base
-    python -m scripts.bench.retention --set replay_ratio=0.5 --name replay
+    python -m scripts.bench.retention --set learning_rate=5e-4 --name slow
 
 After every run all tastes rate the version's replies to the same held-out prompts; sums stand for ordinary ability
 until they are taught. Writes benchmarks/retention/NAME-seedN.json after every run. Killed, the same command goes on.

@@ -29,12 +29,11 @@ from typing import Any
 
 import aiohttp
 
-from config import presets
 from proxy.signals.judge import AnswerJudge, Endpoint
 from proxy.signals.questions import JudgedTurn
 from proxy.signals.rules import VALUES
 from proxy.signals.trust import Pair, trust
-from scripts.bench.persona import ROOT, Chat, Persona, answers, prompts, replayed, train
+from scripts.bench.persona import ROOT, Chat, Persona, answers, prompts, train
 from scripts.bench.signals.home import Home, Turn, opened
 from scripts.harness.circumstances import circumstances, machine_name
 from scripts.harness.rule_judge import FakeJudge
@@ -280,7 +279,6 @@ class Runs:
     def __init__(self, folder: Path, path: Path, arguments: argparse.Namespace) -> None:
         self._folder, self._path, self._arguments = folder, path, arguments
         self._adapters: dict[str, str] = {}
-        self._earlier: list[dict[str, Any]] = []
         self._baseline = 0.0
         self.version = 0
         self.live: Path | None = None
@@ -297,13 +295,11 @@ class Runs:
             "seed": self._arguments.seed * 10 + number, "threads": self._arguments.threads, "preset": "balanced",
             "overrides": {},
         }  # fmt: skip
-        again = replayed(self._earlier, self.version, presets.resolve("balanced", {}), len(lines))
-        result = await asyncio.to_thread(train, folder, spec, lines + again)
+        result = await asyncio.to_thread(train, folder, spec, lines)
         await home.ended(run, result["status"], result["reason"])
         if result["status"] == "passed":
             self.version, self.live, self._baseline = number, out, result["baseline_after"]
             self._adapters[str(number)] = str(out)
-            self._earlier = lines + self._earlier
         told = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
         return result | {"lines": len(lines), "told": {f"{reward:+g} {hint}": n for (reward, hint), n in told.items()}}
 

@@ -103,7 +103,7 @@ class Home:
         if found is None:
             return None
         run, samples = found
-        return run.id, run_folder.lines(samples, [], [], Train(), Moments(0, 0.0, 0.0))
+        return run.id, run_folder.lines(samples, [], Train(), Moments(0, 0.0, 0.0))
 
     async def ended(self, run: int, status: str, reason: str) -> None:
         """End a run; a run that did not pass gives its samples back."""

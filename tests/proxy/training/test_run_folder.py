@@ -113,26 +113,6 @@ async def test_how_many_are_held_back_is_said_with_the_reason(proxy: Proxy) -> N
     assert "of 16 samples" in made["why"] and "train.held_share = 0.125" in made["why"]
 
 
-async def test_what_trained_comes_again_where_the_preset_asks_for_it(proxy: Proxy) -> None:
-    await rated(proxy, 2)
-    await rated(proxy, 2, "bad")
-    await until(proxy, live=1)
-    await rated(proxy, 4)
-    await until(proxy, live=2)
-    assert {line["split"] for line in lines_of(proxy, 2)} == {"train"}
-    await proxy.stop()
-    await proxy.start(train__overrides={"replay_ratio": 0.5})
-    await rated(proxy, 3, "bad")
-    await rated(proxy, 1)
-    status = await until(proxy, live=3)
-    lines = lines_of(proxy, 3)
-    assert [line["split"] for line in lines] == ["train"] * 4 + ["replay"] * 6
-    assert [(line["version"], line["reward"]) for line in lines[4:]] == [(1, 1.0)] * 4 + [(0, -1.0)] * 2
-    assert status["last_run"]["samples"] == 4 and status["ratings"]["fresh"] == 0
-    order = json.loads((proxy.launcher.started[2] / "run.json").read_text())
-    assert set(order["adapters"]) == {"1", "2"}
-
-
 async def test_tools_are_in_chat_form_whatever_format_they_came_in(proxy: Proxy) -> None:
     """They are rendered by the model's template, which knows no other form."""
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}

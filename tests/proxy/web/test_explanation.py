@@ -69,6 +69,40 @@ async def test_a_rating_is_followed_to_its_version(proxy: Proxy) -> None:
     assert "gone or cannot be read" in explained["not_kept"][0] and explained["push"]["up"] == 2
 
 
+async def test_a_run_of_an_earlier_release_that_trained_it_once_more_is_told_and_found(proxy: Proxy) -> None:
+    """Its ratings were claimed by the run before; only its result and its samples name them."""
+    await proxy.stop()
+    store = await Store.open(proxy.home)
+    await history(store, proxy.home)
+    second, first = await store.runs.recent(2)
+    assert first.result is not None
+    id = next(name for name, outcome in first.result["samples"].items() if outcome["used"])
+    rating = await store.ratings.get(id)
+    assert rating is not None
+    again = {"samples": {id: {"used": True, "tokens": 7, "accepted": 5, "advantage": 0.5, "up": 5, "down": 0}}}
+    await store._writer.submit(
+        lambda db: db.execute(
+            "UPDATE runs SET result = json_patch(result, ?) WHERE id = ?", (json.dumps(again), second.id)
+        )
+    )
+    line = {"rating": id, "completion": rating.completion_id, "split": "replay", "reward": rating.value, "weight": 1.0}
+    with (Path(second.folder) / "samples.jsonl").open("ab") as file:
+        file.write(orjson.dumps(line) + b"\n")
+    assert (await store.erasure.look("completion", rating.completion_id)).trained == (1, 2)
+    await store.close()
+    await proxy.start(backend__model="fake", train__start_at=10_000)
+    body = await proxy.get(f"/rl/why/{id}")
+    assert [(run["run"], run["split"]) for run in body["runs"]] == [(second.id, "replay"), (first.id, "train")]
+    told = body["runs"][0]
+    assert (told["reward"], told["push"]["up"], told["version"]["version"]) == (rating.value, 5, 2)
+    text = "\n".join(explanation_lines(body))
+    assert f"run {second.id}, done: trained once more" in text and "5 tokens up, 0 down" in text
+    visit = Visit(proxy.url)
+    page = await visit.get(f"/completions/{rating.completion_id}")
+    await visit.http.close()
+    assert "trained once more" in page
+
+
 async def test_what_was_forgotten_and_what_waits(cli: Proxy) -> None:
     id = (await cli.chat("my secret words")).headers["x-rl-completion-id"]
     assert (await cli.get(f"/rl/why/{id}"))["waiting"] == "nobody has rated it"

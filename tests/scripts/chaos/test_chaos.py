@@ -30,7 +30,7 @@ async def test_power_cuts(tmp_path: Path) -> None:
     if (no := power.compiler()) is not None:
         pytest.skip(no)
     dice = random.Random(seed := random.randrange(2**32))
-    ledger, raw = await power.lived(tmp_path, seed, told_to=60)
+    ledger, raw = await power.lived(tmp_path, seed, least=60)
     told = list(power.acts(raw))
     tally = power.cut(25, tmp_path, dice, ledger, told)
     assert tally["wrong"] == [], (seed, tally)

@@ -68,7 +68,7 @@ def test_each_package_is_counted(package: str, tmp_path: Path, monkeypatch: pyte
     (tmp_path / package / "deep").mkdir(parents=True)
     (tmp_path / package / "deep" / "code.py").write_text('"""Whether it holds."""\n')
     monkeypatch.setattr(prose, "ROOT", tmp_path)
-    assert [(one.file, one.kind) for one in prose.counted()] == [(f"{package}/deep/code.py", "opening")]
+    assert [(one.file, one.kind) for one in prose.collect_findings()] == [(f"{package}/deep/code.py", "opening")]
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_each_package_is_counted(package: str, tmp_path: Path, monkeypatch: pyte
 def test_what_is_wrong_is_named(
     file: str, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prose, "counted", lambda: [prose.Found(file, 3, kind, LONG)])
+    monkeypatch.setattr(prose, "collect_findings", lambda: [prose.Finding(file, 3, kind, LONG)])
     assert prose.main(["--check"]) == 1 and f"{file}:3: {kind}" in capsys.readouterr().err
 
 
 def test_pages_that_are_too_long_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(prose, "counted", list)
+    monkeypatch.setattr(prose, "collect_findings", list)
     monkeypatch.setattr(prose, "length", lambda: prose.MOST_WORDS)
     assert prose.main(["--check"]) == 0
     monkeypatch.setattr(prose, "length", lambda: prose.MOST_WORDS + 1)

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from scripts.fuzz.request_maker import Known, Request, made
+from scripts.fuzz.request_maker import Facts, Request, make_request
 from scripts.fuzz.routes import Fuzz, Tally
 from scripts.fuzz.stored import verdict
 from scripts.fuzz.wire import Socket, sound
@@ -83,9 +83,9 @@ async def test_a_delete_without_an_answer_may_be_done() -> None:
         await reader.read(100)
 
     async with server(wordless) as port:
-        known, tally, seeds = Known(port), Tally(), range(1, 200)
+        known, tally, seeds = Facts(port), Tally(), range(1, 200)
         await Fuzz(known, tally, iter(seeds)).worker()
-        asked = [request for seed in seeds for request, _ in [made(random.Random(seed), known)]]
+        asked = [request for seed in seeds for request, _ in [make_request(random.Random(seed), known)]]
     deletes = [request.path for request in asked if request.method == "DELETE"]
     assert len(deletes) > 5
     assert tally.unheard == {unquote(path.rpartition(b"/")[2].decode(errors="replace")) for path in deletes}
@@ -98,7 +98,7 @@ async def test_silence_is_not_a_closed_connection() -> None:
 
     async with server(silent) as port:
         socket, request = Socket(port, SHORT_S), Request("GET", b"/rl/export")
-        await socket.send([sound(random.Random(0), request, Known(port))])
+        await socket.send([sound(random.Random(0), request, Facts(port))])
         with pytest.raises(TimeoutError):
             await socket.answer("GET")
         await socket.close()
@@ -116,7 +116,7 @@ async def test_a_stream_has_the_bound_for_each_piece() -> None:
 
     async with server(slow) as port:
         socket, request = Socket(port, SHORT_S), Request("GET", b"/rl/export")
-        await socket.send([sound(random.Random(0), request, Known(port))])
+        await socket.send([sound(random.Random(0), request, Facts(port))])
         answer = await socket.answer("GET")
         await socket.close()
     assert answer.whole and answer.body == b"{}" * 6

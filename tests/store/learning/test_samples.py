@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -326,44 +325,6 @@ async def test_what_was_held_back_once_never_trains(store: Store) -> None:
     again, samples = await claim(store, version=2)
     assert again.held == 12
     assert held < {s.rating.id for s in samples if s.is_held}
-
-
-async def test_earlier_runs_lend_what_they_trained_on(store: Store) -> None:
-    for at in range(12):
-        await put(store, f"c{at}", version=at // 4)
-        await store.ratings.rate(rating(f"c{at}", 1.0 if at % 2 == 0 else -1.0))
-    run, _ = await claim(store, live=2)
-    now = replace(run, id=run.id + 1, parent=2)
-
-    async def lent(gap: int = 8, each: int = 9) -> list[str]:
-        return [s.completion.new.id for s in await store.samples.replay_samples(now, max_version_gap=gap, each=each)]
-
-    assert await lent() == []  # under way, not trained
-    await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
-    assert await lent() == ["c10", "c8", "c6", "c4", "c2", "c0", "c11", "c9", "c7", "c5", "c3", "c1"]
-    assert await lent(each=2) == ["c10", "c8", "c11", "c9"]
-    assert await lent(gap=0) == ["c10", "c8", "c11", "c9"]
-
-    await store.ratings.rate(rating("c10", -1.0))  # changed: it is fresh, and what was trained is taken back
-    other = await store.ratings.rate(rating("c8", rater="her"))
-    again, samples = await claim(store, live=2, version=2)
-    assert {s.completion.new.id for s in samples} == {"c10", "c8"} and again.id == now.id
-    assert (await lent(each=2)) == ["c6", "c4", "c11", "c9"]
-    await store.runs.end(again.id, "rejected", "no", None)
-    now = replace(now, id=now.id + 1)
-    assert (await lent(each=2)) == ["c8", "c6", "c11", "c9"]
-    assert not any(
-        s.is_held or s.rating.id == other.id for s in await store.samples.replay_samples(now, max_version_gap=8, each=9)
-    )
-
-
-async def test_what_was_held_back_is_not_lent(store: Store) -> None:
-    await rated(store, 32)
-    run, samples = await claim(store)
-    await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
-    now = replace(run, id=run.id + 1, parent=1)
-    lent = {s.completion.new.id for s in await store.samples.replay_samples(now, max_version_gap=8, each=99)}
-    assert lent == {s.completion.new.id for s in samples if not s.is_held}
 
 
 def test_a_good_and_a_bad_answer_to_one_prompt_are_held_back_together_or_not_at_all() -> None:

@@ -100,8 +100,6 @@ def test_who_does_not_want_pairs_has_none(tmp_path, overrides):
 def test_what_may_not_train_is_in_no_pair(tmp_path):
     rated = [lesson("a", 1, 1.0, [-1.0]), lesson("b", 1, -1.0, [-1.0])]
     assert names(made(tmp_path, rated, cause="fresh-mismatch")) == [None, None]
-    again = replace(rated[1], sample=replace(rated[1].sample, replayed=True))
-    assert names(made(tmp_path, [rated[0], again])) == [None, None]
 
 
 def test_what_a_comment_teaches_is_in_no_pair(tmp_path):

@@ -106,10 +106,10 @@ def test_an_objective_that_does_not_exist_is_said_before_anything_loads(tmp_path
 
 
 def test_a_version_is_judged_by_what_people_said_of_its_own_answers():
-    def rated(reward, version=2, human=True, replayed=False, lessons=()):
-        return SimpleNamespace(reward=reward, version=version, human=human, replayed=replayed, lessons=lessons)
+    def rated(reward, version=2, human=True, lessons=()):
+        return SimpleNamespace(reward=reward, version=version, human=human, lessons=lessons)
 
-    samples = [rated(1.0), rated(-1.0), rated(0.0), rated(1.0, 1), rated(1.0, human=False), rated(1.0, replayed=True)]
+    samples = [rated(1.0), rated(-1.0), rated(0.0), rated(1.0, 1), rated(1.0, human=False)]
     samples.append(rated(1.0, lessons=("shorter",)))  # it was told what to say
     assert RatingCount.of(samples, 2) == (1, 2)
 

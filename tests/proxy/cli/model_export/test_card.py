@@ -34,12 +34,18 @@ def test_the_lineage_goes_back_to_the_base_and_not_through_strangers() -> None:
 
 def test_a_card_has_counts_and_figures_of_every_version() -> None:
     line = lineage(2, [adapter(1, 0, path=""), adapter(2, 1, withdrawn="rated worse")])
-    manifests = {2: {"samples": ["a", "b"], "replayed": ["c"], "weights": "org/base", "objective": "mis-po"}}
+    manifests = {2: {"samples": ["a", "b"], "weights": "org/base", "objective": "mis-po"}}
     text = card(line, manifests, licence_of(None), "A LoRA.")
     assert "base_model: org/base" in text and "license:" not in text and UNKNOWN_LICENCE in text
-    assert "| v2 | v1 | 2 | 1 | ? |" in text and "| v1 | base | ? | ? | ? |" in text
+    assert "| v2 | v1 | 2 | ? |" in text and "| v1 | base | ? | ? |" in text
     assert "| margin | 0.1235 | -0.05 | yes |" in text and "| topic | not taken | 0.25 | yes |" in text
     assert "Rolled back by rlproxy: rated worse" in text
+
+
+def test_a_version_of_an_earlier_release_tells_what_trained_in_it_once_more() -> None:
+    manifest = {"samples": ["a", "b"], "replayed": ["c"], "created": "2026-11-20T08:00:00Z"}
+    text = card([adapter(1, 0)], {1: manifest}, licence_of(None), "A LoRA.")
+    assert "| v1 | base | 2, and 1 of earlier runs | 2026-11-20 |" in text
 
 
 def test_no_path_of_this_machine_is_on_the_card() -> None:
