@@ -215,32 +215,38 @@ def expected(chat: Chat, used: list[Tokens], pushed: list[Any]) -> list[Anchor]:
     return anchor.anchors_of(pushed, distributions, earned)
 
 
+def weighted(new: list[Rated], own_ratings: list[Rated], v: dict[str, float]) -> tuple[list[Tokens], list[float]]:
+    """The replies that have a gain, and their gains."""
+    now = new + own_ratings
+    gains = advantages([good for _, good in now], v)
+    gains = [gain * v["own_weight"] if i >= len(new) else gain for i, gain in enumerate(gains)]
+    pairs = [(reply, gain) for (reply, _), gain in zip(now, gains, strict=True) if gain]
+    return [reply for reply, _ in pairs], [gain for _, gain in pairs]
+
+
 def train(
     chat: Chat,
     rated: list[Rated],
-    earlier: list[Rated],
+    older: list[Rated],
     v: dict[str, float],
     seed: int,
     optimiser: Any,
     texts: list[str],
 ) -> tuple[Any, list[Any]]:
-    """One run's optimiser steps. Returns the optimiser and a line of figures a step; `earlier` grows by the new."""
+    """One run's optimiser steps. Returns the optimiser and a line of figures a step; `older` grows by the new."""
     policy = chat.policy
-    own = own_replies(chat, [*rated, *earlier], texts, v, seed * 7919)
-    held = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
-    new = [one for i, one in enumerate(rated) if i not in held]
-    earlier[:0] = new
-    now = new + own
-    used, made = [reply for reply, _ in now], advantages([good for _, good in now], v)
-    made = [a * v["own_weight"] if i >= len(now) - len(own) else a for i, a in enumerate(made)]
-    used, made = [r for r, a in zip(used, made, strict=True) if a], [a for a in made if a]
+    own_ratings = own_replies(chat, [*rated, *older], texts, v, seed * 7919)
+    held_indices = set(random.Random(seed).sample(range(len(rated)), HELD_COUNT))
+    new = [rating for i, rating in enumerate(rated) if i not in held_indices]
+    older[:0] = new
+    used, gains = weighted(new, own_ratings, v)
     old, vague_now, entropies = scored(chat, used)
     edge = np.quantile(np.concatenate(entropies), 1 - v["forks"]) if v["forks"] < 1 else -1.0
     with policy.model.disable_adapter():
         ref, vague_base, _ = scored(chat, used)
-    pushed = [np.full(len(now), a) for now, a in zip(old, made, strict=True)]
+    pushed = [np.full(len(now), a) for now, a in zip(old, gains, strict=True)]
     if v["credit"] < 1:
-        pushed = credited(chat, used, made, v, seed)
+        pushed = credited(chat, used, gains, v, seed)
     likely = v["likely"] if not v["thermostat"] or vague_now > vague_base else 1.0
     start = expected(chat, used, pushed) if (v["stay"] or v["elsewhere"]) and v["credit"] < 1 else None
     if optimiser is None or not v["kept"]:
@@ -255,7 +261,7 @@ def train(
         w_elsewhere=v["elsewhere"],
     )
     rows: list[Any] = []
-    for indices in steps.schedule(made, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
+    for indices in steps.schedule(gains, batch=int(v["batch"]), passes=int(v["passes"]), seed=seed):
         sums: dict[str, float] = {}
         sequences = [used[i] for i in indices]
         for members in packing.group(sequences, policy.budget):
@@ -314,7 +320,7 @@ def main() -> None:
         for seed in map(int, arguments.seeds.split(",")):
             chat.policy.wear(start)
             optimiser, rounds = None, []
-            earlier: list[Rated] = []
+            older: list[Rated] = []
             order = random.Random(seed).sample(texts["rate"], len(texts["rate"]))
             for number in range(1, arguments.rounds + 1):
                 began = time.monotonic()
@@ -324,7 +330,7 @@ def main() -> None:
                 replies = chat.ask_now(now, seed * 100 + number)
                 good = [r.reply[-1] == chat.template.end for r in replies]
                 rated = list(zip(replies, good, strict=True))
-                optimiser, rows = train(chat, rated, earlier, v, seed * 10 + number, optimiser, now)
+                optimiser, rows = train(chat, rated, older, v, seed * 10 + number, optimiser, now)
                 figures = evaluate(chat, held_out)
                 seconds = round(time.monotonic() - began, 1)
                 rounds.append({"good": sum(good), "steps": rows, "eval": figures, "seconds": seconds})

@@ -300,8 +300,8 @@ class Runs:
         if result["status"] == "passed":
             self.version, self.live, self._baseline = number, out, result["baseline_after"]
             self._adapters[str(number)] = str(out)
-        told = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
-        return result | {"lines": len(lines), "told": {f"{reward:+g} {hint}": n for (reward, hint), n in told.items()}}
+        kinds = Counter((line["reward"], "hint" if line["comment"] else "no hint") for line in lines)
+        return result | {"lines": len(lines), "told": {f"{reward:+g} {hint}": n for (reward, hint), n in kinds.items()}}
 
 
 if __name__ == "__main__":

@@ -99,10 +99,10 @@ class Home:
     async def claimed(self, version: int) -> tuple[int, list[dict[str, Any]]] | None:
         """The lines of a run of all that waits, and its number; None where nothing does."""
         await self.judging.settle()
-        found = await claim(self._store, limit=10_000, live=version, version=version + 1)
-        if found is None:
+        claimed_run = await claim(self._store, limit=10_000, live=version, version=version + 1)
+        if claimed_run is None:
             return None
-        run, samples = found
+        run, samples = claimed_run
         return run.id, run_folder.lines(samples, [], Train(), Moments(0, 0.0, 0.0))
 
     async def ended(self, run: int, status: str, reason: str) -> None:
