@@ -8,7 +8,6 @@ when this is done (sampler), what is asked (question).
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
 from typing import Any, Final
 
 from proxy.backends.ask import ask
@@ -21,6 +20,8 @@ from proxy.feedback.reward_function import RewardFunction
 from proxy.relay.framing import OK
 from proxy.relay.parts import RelayParts
 from proxy.relay.rollouts.question import RolloutQuestion, make_question
+from proxy.relay.rollouts.spending import Spending, today, tokens_of
+from store.errors import StoreError
 from store.learning.rollouts import NewRollout, Spent
 from store.records import Completion, FinishedCompletion, NewCompletion
 
@@ -31,18 +32,14 @@ class RolloutRefused(Exception):
     """The server does not answer this prompt; says why."""
 
 
-def today() -> str:
-    """The local day, as 2026-11-29."""
-    return f"{datetime.now():%Y-%m-%d}"
-
-
 class RolloutAnswers:
-    def __init__(self, parts: RelayParts, rewarding: RewardFunction) -> None:
+    def __init__(self, parts: RelayParts, rewarding: RewardFunction, spending: Spending) -> None:
         self._parts = parts
         self._store = parts.store
         self._backend = parts.backend
         self._size = parts.settings.train.rollouts
         self._rewarding = rewarding
+        self._spending = spending
 
     async def complete(self, source: Completion, version: int) -> None:
         """Have the prompt's answers of this version, as many as it lacks. The first one alone: where the user's code
@@ -84,9 +81,13 @@ class RolloutAnswers:
             group_size=self._size,
             task=task,
             meta=meta,
-            spent=Spent(today(), _tokens(end)),
+            spent=Spent(today(), tokens_of(end)),
         )
-        episode = await asyncio.shield(self._store.rollouts.keep(rollout))
+        try:
+            episode = await asyncio.shield(self._store.rollouts.keep(rollout))
+        except StoreError:
+            self._spending.owe(rollout.spent.tokens)
+            raise
         return episode is not None and await self._rewarding.rate(episode) is not None
 
     async def _ask(self, question: RolloutQuestion, row: NewCompletion) -> FinishedCompletion:
@@ -111,13 +112,3 @@ class RolloutAnswers:
         """Task and meta of the episode that the prompt is of: the user's code may need them."""
         episode = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
         return (None, None) if episode is None else (episode.task, episode.meta)
-
-
-def _tokens(end: FinishedCompletion) -> int:
-    """Tokens of prompt and answer, by the server's own count, else by its ids, else about."""
-    usage = end.usage or {}
-    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    if all(type(count) is int for count in counts):
-        return sum(counts)  # type: ignore[arg-type]  # they are
-    ids = len(end.prompt_token_ids or ()) + len(end.token_ids or ())
-    return ids or len(end.text) // 4

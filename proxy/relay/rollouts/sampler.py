@@ -9,6 +9,7 @@ prompt gets its answers (answers), which groups train (store.learning.episode_gr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import OrderedDict
 from collections.abc import Coroutine
@@ -22,8 +23,9 @@ from proxy.core.errors import ProxyError
 from proxy.core.own_code.child import OwnCodeFailed
 from proxy.feedback.reward_function import RewardFunction
 from proxy.relay.parts import RelayParts
-from proxy.relay.rollouts.answers import RolloutAnswers, RolloutRefused, today
+from proxy.relay.rollouts.answers import RolloutAnswers, RolloutRefused
 from proxy.relay.rollouts.bodies import RolloutsBody
+from proxy.relay.rollouts.spending import Spending
 from proxy.training.run_state import RunState
 from store.errors import StoreError
 from store.learning.rollouts import Spent
@@ -44,7 +46,8 @@ class RolloutSampler:
         self._store = parts.store
         self._rewarding = rewarding
         self._state = state
-        self._answers = RolloutAnswers(parts, rewarding)
+        self._spending = Spending(parts.store)
+        self._answers = RolloutAnswers(parts, rewarding, self._spending)
         self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
         self._problem, self._retry_at = "", 0.0  # monotonic
@@ -62,6 +65,7 @@ class RolloutSampler:
             try:
                 has_sampled = await self.step()
             except StoreError as error:
+                self._blocking_reason = f"the store took nothing: {error}"
                 log.error("rollouts wait for the store", error=str(error))
             except Exception:  # relaying, capture, and other learning go on without it
                 log.exception("rollouts")
@@ -72,7 +76,7 @@ class RolloutSampler:
         """For `status`; None where they are off."""
         if not self.on:
             return None
-        counts, spent = await self._store.rollouts.counts(), await self._store.rollouts.spent(today())
+        counts, spent = await self._store.rollouts.counts(), await self._spending.so_far()
         line = f"{counts.answers} answers to {counts.prompts} prompt{'s' * (counts.prompts != 1)} so far"
         if self._is_sampling:
             line = f"sampling {self._settings.rollouts} answers to each prompt while nobody asks; {line}"
@@ -92,7 +96,7 @@ class RolloutSampler:
 
     async def step(self) -> bool:
         """Sample what one prompt lacks; whether it tried. Raises StoreError."""
-        spent = await self._store.rollouts.spent(today())
+        spent = await self._spending.settled()
         self._blocking_reason = self._busy() or self._over(spent) or await self._asked_elsewhere()
         if self._blocking_reason is not None:
             return False
@@ -112,8 +116,12 @@ class RolloutSampler:
             self._pause(f"train.reward failed: {error}")
         except ProxyError as error:
             self._pause(error.message)
+        except StoreError as error:
+            self._pause(f"an answer was not stored: {error}")
         finally:
-            await asyncio.shield(self._store.rollouts.add_spent(Spent(today(), 0, time.monotonic() - began)))
+            self._spending.owe(seconds=time.monotonic() - began)
+            with contextlib.suppress(StoreError):  # the next step stores it before it samples
+                await asyncio.shield(self._spending.settled())
         return True
 
     def _busy(self) -> str | None:
