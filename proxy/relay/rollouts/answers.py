@@ -20,7 +20,7 @@ from proxy.feedback.reward_function import RewardFunction
 from proxy.relay.framing import OK
 from proxy.relay.parts import RelayParts
 from proxy.relay.rollouts.question import RolloutQuestion, make_question
-from proxy.relay.rollouts.spending import Spending, today, tokens_of
+from proxy.relay.rollouts.spending import Spending, prompt_tokens, today, tokens_of
 from store.errors import StoreError
 from store.learning.rollouts import NewRollout, Spent
 from store.records import Completion, FinishedCompletion, NewCompletion
@@ -71,7 +71,11 @@ class RolloutAnswers:
         """One answer, stored and rewarded; whether it has a reward. Raises as `complete`."""
         row = question.row(self._backend, served_model=model, version=version)
         async with self._parts.queue.turn(1):
-            end = await self._ask(question, row)
+            try:
+                end = await self._ask(question, row)
+            except asyncio.CancelledError:  # a request came; the server has read the prompt
+                self._spending.owe(prompt_tokens(row))
+                raise
         task, meta = await self._task_of(question.source.new)
         rollout = NewRollout(
             prompt=question.source.new.id,
@@ -81,7 +85,7 @@ class RolloutAnswers:
             group_size=self._size,
             task=task,
             meta=meta,
-            spent=Spent(today(), tokens_of(end)),
+            spent=Spent(today(), tokens_of(row, end)),
         )
         try:
             episode = await asyncio.shield(self._store.rollouts.keep(rollout))
@@ -105,6 +109,7 @@ class RolloutAnswers:
         capture.reader.take_whole(WholeAnswer(content))
         end = capture.end_of(row)
         if end.status != "done":
+            self._spending.owe(tokens_of(row, end))
             raise RolloutRefused(end.error or f"its answer ended {end.status}")
         return end
 

@@ -7,10 +7,14 @@ that is stored: or a day's bounds would not hold while the disk is full. Not her
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from store.learning.rollouts import Spent
-from store.records import FinishedCompletion
+from store.records import FinishedCompletion, NewCompletion
 from store.store import Store
+
+MOST_TOKENS: Final = 10**8  # of a prompt, or of an answer: a server that counts more counts something else
+BYTES_A_TOKEN: Final = 4
 
 
 class Spending:
@@ -41,11 +45,16 @@ def today() -> str:
     return f"{datetime.now():%Y-%m-%d}"
 
 
-def tokens_of(end: FinishedCompletion) -> int:
+def tokens_of(new: NewCompletion, end: FinishedCompletion) -> int:
     """Tokens of prompt and answer, by the server's own count, else by its ids, else about."""
     usage = end.usage or {}
     counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    if all(type(count) is int for count in counts):
+    if any(counts) and all(type(count) is int and 0 <= count < MOST_TOKENS for count in counts):
         return sum(counts)  # type: ignore[arg-type]  # they are
     ids = len(end.prompt_token_ids or ()) + len(end.token_ids or ())
-    return ids or len(end.text) // 4
+    return ids or prompt_tokens(new) + len(end.text) // BYTES_A_TOKEN
+
+
+def prompt_tokens(new: NewCompletion) -> int:
+    """About how many tokens its prompt has, with its tools."""
+    return 1 + (sum(len(message.body) for message in new.prompt) + len(new.request)) // BYTES_A_TOKEN
