@@ -110,7 +110,7 @@ class RolloutAnswers:
         end = capture.end_of(row)
         if end.status != "done":
             self._spending.owe(tokens_of(row, end))
-            raise RolloutRefused(end.error or f"its answer ended {end.status}")
+            raise BackendDown(f"the answer to a rollout is none: {end.error or end.status}", retry_after=5)
         return end
 
     async def _task_of(self, new: NewCompletion) -> tuple[str | None, Any]:

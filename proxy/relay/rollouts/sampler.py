@@ -50,6 +50,7 @@ class RolloutSampler:
         self._answers = RolloutAnswers(parts, rewarding, self._spending)
         self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
+        self._postponed: set[str] = set()  # prompts that failed, until no other is left
         self._problem, self._retry_at = "", 0.0  # monotonic
         self._is_sampling = False
         self._blocking_reason: str | None = "nothing was looked at yet"
@@ -101,9 +102,13 @@ class RolloutSampler:
         if self._blocking_reason is not None:
             return False
         version = self._parts.live_version.live
-        source = await self._store.rollouts.next_prompt(version, self._settings.rollouts, self._refused)
+        skipped = {*self._refused, *self._postponed}
+        source = await self._store.rollouts.next_prompt(version, self._settings.rollouts, skipped)
         if source is None:
             self._blocking_reason = "no captured prompt lacks answers of this version"
+            if self._postponed:
+                self._blocking_reason = "all others have their answers, and prompts that failed come once more"
+                self._postponed.clear()
             return False
         began = time.monotonic()
         try:
@@ -115,9 +120,12 @@ class RolloutSampler:
         except OwnCodeFailed as error:
             self._pause(f"train.reward failed: {error}")
         except ProxyError as error:
-            self._pause(error.message)
+            self._postpone(source.new.id, error.message)
         except StoreError as error:
-            self._pause(f"an answer was not stored: {error}")
+            self._postpone(source.new.id, f"an answer was not stored: {error}")
+        except Exception:  # one prompt that cannot be read must not keep the others from their answers
+            log.exception("rollouts")
+            self._postpone(source.new.id, "sampling failed, and the log says why")
         finally:
             self._spending.owe(seconds=time.monotonic() - began)
             with contextlib.suppress(StoreError):  # the next step stores it before it samples
@@ -182,6 +190,10 @@ class RolloutSampler:
         self._refused[prompt] = None
         if len(self._refused) > MOST_REFUSED:
             self._refused.popitem(last=False)
+
+    def _postpone(self, prompt: str, problem: str) -> None:
+        self._postponed.add(prompt)
+        self._pause(problem)
 
     def _pause(self, problem: str) -> None:
         self._problem, self._retry_at = problem, time.monotonic() + PAUSE_S

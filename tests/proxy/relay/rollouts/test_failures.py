@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
+from aiohttp import web
+
+from proxy.relay.rollouts import answers, sampler
+from proxy.relay.rollouts.question import RolloutQuestion
 from proxy.relay.rollouts.spending import today
 from scripts.harness.in_process import Proxy
+from store.records import Completion
 from tests.proxy.relay.rollouts.conftest import until
 from tests.proxy.test_full_disk import limit_pages
 
@@ -41,3 +48,60 @@ async def test_an_answer_that_a_request_broke_off_or_that_is_none_counts_too(sam
     sampling.backend.mood = "bad-json"
     await sampling.post("/rl/resume")
     await until(sampling, lambda rollouts: rollouts["tokens_today"] > broken_off["tokens_today"])
+
+
+async def test_a_prompt_that_fails_at_the_server_comes_after_the_others(
+    sampling: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
+    await sampling.post("/rl/pause")
+    await sampling.say("well")
+    await sampling.say("poison")
+
+    def fail(body: dict[str, Any]) -> str:
+        if body["messages"][-1]["content"] == "poison":
+            raise web.HTTPInternalServerError(text="the template is broken")
+        return "It is 1"
+
+    sampling.backend.script = fail
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["answers"] == 4)
+    asked = len(sampling.backend.requests)
+    while len(sampling.backend.requests) == asked:  # it is tried again when no other is left
+        await asyncio.sleep(0.01)
+
+
+async def test_a_prompt_that_cannot_be_asked_again_is_passed_over(
+    sampling: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
+    make = answers.make_question
+
+    def fail(source: Completion) -> RolloutQuestion:
+        if b"poison" in source.new.prompt[-1].body:
+            raise KeyError("a member")
+        return make(source)
+
+    monkeypatch.setattr(answers, "make_question", fail)
+    await sampling.post("/rl/pause")
+    await sampling.say("well")
+    await sampling.say("poison")
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["answers"] == 4)
+
+
+async def test_a_refused_prompt_is_not_asked_in_another_completion_of_it(sampling: Proxy) -> None:
+    await sampling.post("/rl/pause")
+    for _ in range(3):
+        await sampling.say("sum")
+
+    def refuse() -> str:
+        raise web.HTTPBadRequest(text="the prompt is too long")
+
+    sampling.backend.says = refuse
+    asked = len(sampling.backend.requests)
+    await sampling.post("/rl/resume")
+    while len(sampling.backend.requests) < asked + 2:  # with our wishes, and without
+        await asyncio.sleep(0.01)
+    await until(sampling, lambda rollouts: "no captured prompt lacks" in rollouts["line"])
+    assert len(sampling.backend.requests) == asked + 2
