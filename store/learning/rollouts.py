@@ -104,8 +104,8 @@ def _spent(stored: Any, day: str) -> Spent:
 
 class RolloutStore(StorePart):
     async def next_prompt(self, version: int, size: int, skipped: Collection[str] = ()) -> Completion | None:
-        """The newest main turn of the common line whose prompt has fewer than `size` answers of this version. Passed over
-        are prompts of `skipped`, and those that the user's own code had no reward for."""
+        """The newest main turn of the common line whose prompt has fewer than `size` answers of this version. Prompts
+        of `skipped` are passed over, and those that the user's own code had no reward for."""
         skipped_ids = orjson.dumps(list(skipped)).decode()
         row = await self._reader.row(_NEXT, {"look": LOOK, "skipped": skipped_ids, "size": size, "version": version})
         return None if row is None else (await completions.load(self._reader, [row["id"]])).get(row["id"])

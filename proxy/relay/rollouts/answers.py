@@ -8,6 +8,8 @@ when this is done (sampler), what is asked (question).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.backends.ask import ask
@@ -22,6 +24,7 @@ from proxy.relay.parts import RelayParts
 from proxy.relay.rollouts.question import RolloutQuestion, make_question
 from proxy.relay.rollouts.spending import Spending, prompt_tokens, today, tokens_of
 from store.errors import StoreError
+from store.learning.episodes import Episode
 from store.learning.rollouts import NewRollout, Spent
 from store.records import Completion, FinishedCompletion, NewCompletion
 
@@ -30,6 +33,17 @@ ABOUT_PROMPT: Final = (400, 413, 422)  # statuses
 
 class RolloutRefused(Exception):
     """The server does not answer this prompt; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutGroup:
+    """The answers that are compared with each other."""
+
+    name: str
+    prompt: str  # the completion that they go with
+    version: int
+    task: str | None  # of the episode that this completion is of, where it is of one
+    meta: Any
 
 
 class RolloutAnswers:
@@ -53,13 +67,14 @@ class RolloutAnswers:
             if episode.state == "open" and await self._rewarding.rate(episode) is None:
                 return
         live_version, question = self._parts.live_version, make_question(source)
+        group = await self._group_of(source, version, stored)
         lease = await live_version.acquire(live_version.parse_name(live_version.name(version)))
         try:
             async with self._parts.admission.through(wait=False):
-                if not stored and not await self._sample(question, lease.model, version):
+                if not stored and not await self._sample(question, lease.model, group):
                     return
                 lacking = self._size - max(1, len(stored))
-                samples = [self._sample(question, lease.model, version) for _ in range(lacking)]
+                samples = [self._sample(question, lease.model, group) for _ in range(lacking)]
                 results = await asyncio.gather(*samples, return_exceptions=True)
         finally:
             lease.release()
@@ -67,24 +82,33 @@ class RolloutAnswers:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _sample(self, question: RolloutQuestion, model: str, version: int) -> bool:
+    async def _group_of(self, source: Completion, version: int, stored: Sequence[Episode]) -> RolloutGroup:
+        """The group that still forms, also where its prompt was asked again since, or a new one."""
+        for episode in stored:
+            if episode.group is not None and episode.prompt is not None and episode.run is episode.left_out is None:
+                return RolloutGroup(episode.group, episode.prompt, version, episode.task, episode.meta)
+        new = source.new
+        of = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
+        task, meta = (None, None) if of is None else (of.task, of.meta)  # the user's code may need them
+        return RolloutGroup(f"rollouts-{new.id}-v{version}", new.id, version, task, meta)
+
+    async def _sample(self, question: RolloutQuestion, model: str, group: RolloutGroup) -> bool:
         """One answer, stored and rewarded; whether it has a reward. Raises as `complete`."""
-        row = question.row(self._backend, served_model=model, version=version)
+        row = question.row(self._backend, served_model=model, version=group.version)
         async with self._parts.queue.turn(1):
             try:
                 end = await self._ask(question, row)
             except asyncio.CancelledError:  # a request came; the server has read the prompt
                 self._spending.owe(prompt_tokens(row))
                 raise
-        task, meta = await self._task_of(question.source.new)
         rollout = NewRollout(
-            prompt=question.source.new.id,
+            prompt=group.prompt,
             new=row,
             end=end,
-            group=f"rollouts-{question.source.new.id}-v{version}",
+            group=group.name,
             group_size=self._size,
-            task=task,
-            meta=meta,
+            task=group.task,
+            meta=group.meta,
             spent=Spent(today(), tokens_of(row, end)),
         )
         try:
@@ -112,8 +136,3 @@ class RolloutAnswers:
             self._spending.owe(tokens_of(row, end))
             raise BackendDown(f"the answer to a rollout is none: {end.error or end.status}", retry_after=5)
         return end
-
-    async def _task_of(self, new: NewCompletion) -> tuple[str | None, Any]:
-        """Task and meta of the episode that the prompt is of: the user's code may need them."""
-        episode = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
-        return (None, None) if episode is None else (episode.task, episode.meta)

@@ -10,6 +10,7 @@ import pytest
 from scripts.harness.records import end, new, put
 from store.captured.completions import ROLLOUTS
 from store.copies.export import Filter
+from store.learning import episode_groups
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import Episode, NewEpisode, NewReward
 from store.learning.rollouts import NewRollout, RolloutCounts, Spent
@@ -19,10 +20,12 @@ from store.store import Store
 DAY = "2026-11-29"
 
 
-async def sampled(store: Store, id: str, prompt: str, **fields: Any) -> Episode | None:
+async def sampled(store: Store, id: str, prompt: str, size: int = 2, **fields: Any) -> Episode | None:
     new_fields: dict[str, Any] = {"session": f"ro-{id}", "key": ROLLOUTS, "turn": "side", "turn_rule": ROLLOUTS}
     return await store.rollouts.keep(
-        NewRollout(prompt, new(id, **(new_fields | fields)), end(id), f"ro-{prompt}", 2, None, None, Spent(DAY, 5, 0.5))
+        NewRollout(
+            prompt, new(id, **(new_fields | fields)), end(id), f"ro-{prompt}", size, None, None, Spent(DAY, 5, 0.5)
+        )
     )
 
 
@@ -158,6 +161,40 @@ async def test_a_group_trains_as_episodes_do_and_an_even_one_teaches_nothing(sto
     assert [turn.completion.new.id for turn in await store.episode_groups.run_turns(run.id)] == ["r1", "r2"]
     left_out = {e.id: e.left_out for e in await store.episodes.page(limit=9) if e.left_out}
     assert left_out == {"ro-r3": "no-variance", "ro-r4": "no-variance"}
+
+
+async def test_a_group_waits_for_the_answers_that_it_lacks_for_a_day(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "a")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a", size=3)
+        await reward(store, id, value)
+    assert await store.episode_groups.claim(requirements(timeout_s=-1.0)) is None
+    monkeypatch.setattr(episode_groups, "ROLLOUTS_WAIT_S", -1.0)
+    run = await store.episode_groups.claim(requirements(timeout_s=-1.0))
+    assert run is not None and run.samples == 2
+
+
+async def test_an_answer_that_the_code_has_no_reward_for_is_not_waited_for(store: Store) -> None:
+    await put(store, "a")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a", size=3)
+        await reward(store, id, value)
+    episode = await sampled(store, "r3", "a", size=3)
+    assert episode is not None and await store.episode_groups.claim(requirements()) is None
+    await store.episode_scores.keep(episode, None, "hash")
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None and run.samples == 2
+
+
+async def test_one_answer_alone_teaches_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_groups, "ROLLOUTS_WAIT_S", -1.0)
+    await put(store, "a")
+    await sampled(store, "r1", "a")
+    await reward(store, "r1", 1.0)
+    assert await store.episode_groups.claim(requirements(timeout_s=-1.0)) is None
+    assert [e.left_out for e in await store.episodes.page(limit=9)] == ["no-variance"]
 
 
 async def test_an_even_group_with_words_on_what_was_wrong_trains(store: Store) -> None:

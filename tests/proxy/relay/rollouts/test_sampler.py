@@ -160,6 +160,32 @@ async def test_after_a_restart_nothing_is_sampled_twice_and_what_was_not_rewarde
     assert {one["state"] for one in await episodes(sampling)} == {"rewarded"}
 
 
+async def test_a_prompt_that_is_asked_again_meanwhile_stays_one_group(
+    sampling: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    sampled = 0
+
+    def says() -> str:
+        nonlocal sampled
+        sampled += 1
+        if sampled > 1:
+            raise web.HTTPInternalServerError(text="out of memory")
+        return "It is 0"
+
+    sampling.backend.says = says
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["answers"] == 1 and rollouts["problem"] is not None)
+    await sampling.post("/rl/pause")
+    sampling.backend.says = "It is 1"
+    await sampling.say("sum")  # from now on the newest completion of this prompt is another one
+    await sampling.post("/rl/resume")
+    await until_idle(sampling, 4)
+    assert len({one["group"] for one in await episodes(sampling)}) == 1
+
+
 async def test_nobody_is_sampled_for_within_the_silence(
     sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
