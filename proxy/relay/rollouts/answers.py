@@ -85,7 +85,8 @@ class RolloutAnswers:
     async def _group_of(self, source: Completion, version: int, stored: Sequence[Episode]) -> RolloutGroup:
         """The group that still forms, also where its prompt was asked again since, or a new one."""
         for episode in stored:
-            if episode.group is not None and episode.prompt is not None and episode.run is episode.left_out is None:
+            assert episode.group is not None and episode.prompt is not None
+            if episode.run is None and episode.left_out is None:
                 return RolloutGroup(episode.group, episode.prompt, version, episode.task, episode.meta)
         new = source.new
         of = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None

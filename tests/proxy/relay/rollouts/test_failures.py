@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from proxy.relay.rollouts import answers, sampler
-from proxy.relay.rollouts.question import RolloutQuestion
+from proxy.relay.rollouts.question import RolloutQuestion, make_question
 from proxy.relay.rollouts.spending import today
 from scripts.harness.in_process import Proxy
 from store.records import Completion
@@ -75,12 +75,10 @@ async def test_a_prompt_that_cannot_be_asked_again_is_passed_over(
     sampling: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
-    make = answers.make_question
-
     def fail(source: Completion) -> RolloutQuestion:
         if b"poison" in source.new.prompt[-1].body:
             raise KeyError("a member")
-        return make(source)
+        return make_question(source)
 
     monkeypatch.setattr(answers, "make_question", fail)
     await sampling.post("/rl/pause")
