@@ -48,6 +48,7 @@ class RolloutSampler:
         self._state = state
         self._spending = Spending(parts.store)
         self._answers = RolloutAnswers(parts, rewarding, self._spending)
+        self._started_at = time.monotonic()  # who asked just before is not known
         self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
         self._postponed: set[str] = set()  # prompts that failed, until no other is left
@@ -134,7 +135,10 @@ class RolloutSampler:
 
     def _busy(self) -> str | None:
         """The reason to wait that is known from memory alone; None where there is none."""
-        silent_s = time.monotonic() - self._parts.services.last_request
+        train, now = self._settings, datetime.now()
+        silent_s = time.monotonic() - max(self._parts.services.last_request, self._started_at)
+        if not is_inside(train.hours, now):
+            return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
         if self._state.paused:
             return "paused; `rlproxy resume` goes on"
         if self._state.run is not None:
@@ -147,13 +151,11 @@ class RolloutSampler:
 
     def _over(self, spent: Spent) -> str | None:
         """The setting or the failure that keeps it from sampling; None where none does."""
-        train, now = self._settings, datetime.now()
+        train = self._settings
         if self._parts.backend.capabilities.is_foreign:
             return "the model that answers is not one that trains here"
         if not train.enabled:
             return "training is off (train.enabled = false)"
-        if not is_inside(train.hours, now):
-            return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
         if time.monotonic() < self._retry_at:
             return self._problem
         if spent.tokens >= train.rollout_tokens:

@@ -195,3 +195,28 @@ async def test_nobody_is_sampled_for_within_the_silence(
     await sampling.say("sum")
     await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
     assert len(sampling.backend.requests) == 1
+
+
+async def test_a_start_is_no_silence(sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    await sampling.stop()
+    monkeypatch.setattr(sampler, "SILENCE_S", 3600.0)
+    await sampling.start(train__reward=f"{code}:reward", train__rollouts=4)
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
+    assert len(sampling.backend.requests) == 1
+
+
+async def test_the_end_of_the_hours_of_training_stops_it(sampling: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    sampling.backend.hold.clear()
+    await sampling.post("/rl/resume")
+    while len(sampling.backend.requests) < 2:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(sampler, "is_inside", lambda hours, now: False)
+    monkeypatch.setattr(sampler, "opens", lambda hours, now: now)
+    await until(sampling, lambda rollouts: "outside the hours" in rollouts["line"])
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
