@@ -204,3 +204,20 @@ async def test_an_even_group_with_words_on_what_was_wrong_trains(store: Store) -
         await reward(store, id, -1.0, "the path is not the shortest")
     run = await store.episode_groups.claim(requirements())
     assert run is not None and run.samples == 2
+
+
+async def test_a_programs_success_and_the_rewards_that_are_missing_are_counted_without_rollouts(store: Store) -> None:
+    await put(store, "a", session="s", key="k")
+    await store.episodes.reward(NewReward("s", "k", 1.0))
+    await sampled(store, "r1", "a")
+    await reward(store, "r1", -1.0)
+    episode = await sampled(store, "r2", "a", created_at=1.0)
+    assert episode is not None
+    await store._writer.submit(lambda db: db.execute("UPDATE episodes SET opened_at = 1 WHERE id = 'ro-r2'"))
+    assert (await store.episodes.counts()).unrewarded == 1  # nothing has judged it
+    await store.episode_scores.keep(episode, None, "hash")
+    assert (await store.episodes.counts()).unrewarded == 0  # the code has no reward for it
+    assert [(one.rollouts, one.episodes, one.mean) for one in await store.episodes.by_version()] == [
+        (False, 1, 1.0), (True, 1, -1.0),
+    ]  # fmt: skip
+    assert [one[1] for one in await store.episodes.rewards()] == [1.0]
