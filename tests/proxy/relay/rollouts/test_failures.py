@@ -75,6 +75,7 @@ async def test_a_prompt_that_cannot_be_asked_again_is_passed_over(
     sampling: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
+
     def fail(source: Completion) -> RolloutQuestion:
         if b"poison" in source.new.prompt[-1].body:
             raise KeyError("a member")
