@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.harness.records import end, new, put
+from scripts.harness.records import end, new, put, rating
 from store.captured.completions import ROLLOUTS
 from store.copies.export import Filter
 from store.learning import episode_groups
@@ -122,6 +122,27 @@ async def test_it_expires_with_its_prompt_and_by_itself_beside_a_rated_one(store
     await reward(store, "r1", 1.0)
     assert await store.completions.expire(2000.0) == 2
     assert await store.completions.get("r1") is None and await store.rollouts.counts() == RolloutCounts(0, 0)
+
+
+async def test_what_trained_stays_with_its_prompt_until_somebody_forgets_it(store: Store) -> None:
+    await put(store, "a", user="ann")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a")
+        await reward(store, id, value)
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None
+    assert await store.completions.expiring(2000.0) == await store.completions.expire(2000.0) == 0
+    assert set((await store.erasure.look("user", "ann")).completions) == {"a", "r1", "r2"}  # and so its run's files
+    await store.runs.end(run.id, "failed", "the power went", None)
+    assert await store.completions.expire(2000.0) == 0  # the folder of that run has their texts, too
+
+
+async def test_a_rating_keeps_a_rollout_and_its_prompt(store: Store) -> None:
+    await put(store, "a")
+    await sampled(store, "r1", "a")
+    await store.ratings.rate(rating("r1"))
+    assert await store.completions.expire(2000.0) == 0
+    assert await store.completions.get("r1") is not None
 
 
 async def test_a_rollout_whose_prompt_is_gone_is_not_stored(store: Store) -> None:
