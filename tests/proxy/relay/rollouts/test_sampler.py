@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ async def test_a_captured_prompt_gets_its_answers_and_their_rewards(sampling: Pr
     assert [row["id"] for row in listed["data"]] == [prompt]
     assert {one["comment"] for one in found} == {None, "an even last digit is wrong"}
     assert (await sampling.get("/rl/status"))["counts"]["done"] == 1
+
+
+async def test_an_export_marks_them_and_no_import_takes_them_for_somebodys(sampling: Proxy) -> None:
+    await sampling.say("sum")
+    await until_idle(sampling, 4)
+    async with sampling.http.get("/rl/export", params={"rollouts": "1"}) as response:
+        lines = (await response.text()).splitlines()
+    assert [json.loads(line)["rollout"] for line in lines] == [False, True, True, True, True]
+    other_home = b"\n".join(line.replace('"id":"', '"id":"other-', 1).encode() for line in lines)
+    async with sampling.http.post("/rl/import", data=other_home) as response:
+        result = await response.json()
+    assert (result["stored"], len(result["refused"])) == (1, 4) and "rollout" in result["refused"][0]["why"]
 
 
 async def test_what_is_asked_is_what_was_captured_with_a_temperature(sampling: Proxy) -> None:
