@@ -128,12 +128,12 @@ class RolloutAnswers:
                 if status not in REFUSES:  # else it may be about what we wish for beside the answer
                     break
         if status not in OK:
-            reason = f"the backend answered a rollout with {status}: {content[:200].decode(errors='replace')}"
+            reason = f"the backend answered a rollout with {status}; its own log may say why"  # and may quote a prompt
             raise RolloutRefused(reason) if status in ABOUT_PROMPT else BackendDown(reason, retry_after=5)
         capture = self._parts.capture(row.id, question.parsed, CHAT, str, self._backend)
         capture.reader.take_whole(WholeAnswer(content))
         end = capture.end_of(row)
         if end.status != "done":
             self._spending.owe(tokens_of(row, end))
-            raise BackendDown(f"the answer to a rollout is none: {end.error or end.status}", retry_after=5)
+            raise BackendDown("the backend's answer to a rollout could not be read", retry_after=5)
         return end

@@ -104,3 +104,19 @@ async def test_a_refused_prompt_is_not_asked_in_another_completion_of_it(samplin
         await asyncio.sleep(0.01)
     await until(sampling, lambda rollouts: "no captured prompt lacks" in rollouts["line"])
     assert len(sampling.backend.requests) == asked + 2
+
+
+async def test_what_a_server_quotes_of_a_prompt_is_in_no_status_and_no_log(
+    sampling: Proxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("my secret sum")
+
+    def fail() -> str:
+        raise web.HTTPInternalServerError(text="cannot render: my secret sum")
+
+    sampling.backend.says = fail
+    await sampling.post("/rl/resume")
+    rollouts = await until(sampling, lambda rollouts: rollouts["problem"] is not None)
+    assert "500" in rollouts["problem"] and "secret" not in str(rollouts)
+    assert "secret" not in capsys.readouterr().out
