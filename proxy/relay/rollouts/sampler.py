@@ -114,7 +114,9 @@ class RolloutSampler:
         began = time.monotonic()
         try:
             await self._while_free(
-                self._answers.complete(source, version), began + 60 * self._settings.rollout_minutes - spent.seconds
+                self._answers.complete(source, version),
+                version,
+                began + 60 * self._settings.rollout_minutes - spent.seconds,
             )
         except RolloutRefused as refusal:
             self._refuse(source.new.id, str(refusal))
@@ -147,6 +149,8 @@ class RolloutSampler:
             return "a request is answered"
         if silent_s < self._silence_s:
             return f"for {self._silence_s - silent_s:.0f} s more without a request"
+        if self._parts.live_version.is_changing:  # it may wait for the place of what is being asked
+            return "a version is loaded or unloaded"
         return self._parts.admission.closed
 
     def _over(self, spent: Spent) -> str | None:
@@ -170,14 +174,16 @@ class RolloutSampler:
             return None
         return "another relay was asked lately"
 
-    async def _while_free(self, work: Coroutine[Any, Any, None], until: float) -> None:
-        """Do this until somebody asks, a run begins, or the minutes of the day are over. Raises what it raises."""
+    async def _while_free(self, work: Coroutine[Any, Any, None], version: int, until: float) -> None:
+        """Do this until somebody asks, a run begins, another version is live, or the minutes of the day are over.
+        Raises what it raises."""
         task = asyncio.create_task(work, name="rollouts-of-a-prompt")
         self._is_sampling = True
         try:
             with self._parts.throttle.interrupting(task.cancel):
                 while not task.done():
-                    if self._busy() or time.monotonic() >= until or await self._asked_elsewhere():
+                    is_over = time.monotonic() >= until or self._parts.live_version.live != version
+                    if is_over or self._busy() or await self._asked_elsewhere():
                         task.cancel()
                     await asyncio.wait({task}, timeout=LOOK_S)
         finally:

@@ -12,6 +12,8 @@ from aiohttp import web
 
 from proxy.relay.rollouts import sampler
 from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
+from tests.harness.polling import Polls
 from tests.harness.runs import until as until_run
 from tests.proxy.relay.rollouts.conftest import until, until_idle
 
@@ -233,3 +235,23 @@ async def test_the_end_of_the_hours_of_training_stops_it(sampling: Proxy, monkey
     await until(sampling, lambda rollouts: "outside the hours" in rollouts["line"])
     assert sampling.backend.cancelled == 1
     sampling.backend.hold.set()
+
+
+async def test_a_swap_waits_for_no_rollout_and_the_new_version_gets_a_group_of_its_own(sampling: Proxy) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    await sampling.rate(completion_id="last", rating="good")
+    await publish(sampling, 1)
+    sampling.backend.hold.clear()
+    await sampling.post("/rl/resume")
+    while len(sampling.backend.requests) < 2:
+        await asyncio.sleep(0.01)
+    promoting = asyncio.create_task(sampling.post("/rl/promote/1"))
+    async for _ in Polls():
+        if sampling.backend.cancelled:
+            break
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
+    assert (await promoting)[0] == 200
+    await until_idle(sampling, 4)
+    assert {one["version"] for one in await episodes(sampling)} == {1}
