@@ -1,7 +1,7 @@
 """The tokens and the seconds that sampling has cost today, also those that the store has not taken.
 
 Owns the local day, and how many tokens an answer cost. What a full disk refused is owed, and nothing is sampled before
-that is stored: or a day's bounds would not hold while the disk is full. Not here: the bounds (sampler).
+that is stored: else a full disk would end the day's bounds. Not here: the bounds (sampler).
 """
 
 from __future__ import annotations
