@@ -48,7 +48,7 @@ class RolloutSampler:
         self._state = state
         self._spending = Spending(parts.store)
         self._answers = RolloutAnswers(parts, rewarding, self._spending)
-        self._started_at = time.monotonic()  # who asked just before is not known
+        self._quiet_since = time.monotonic()  # who asked just before the start is not known
         self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
         self._postponed: set[str] = set()  # prompts that failed, until no other is left
@@ -113,11 +113,8 @@ class RolloutSampler:
             return False
         began = time.monotonic()
         try:
-            await self._while_free(
-                self._answers.complete(source, version),
-                version,
-                began + 60 * self._settings.rollout_minutes - spent.seconds,
-            )
+            until = began + 60 * self._settings.rollout_minutes - spent.seconds
+            await self._while_free(self._answers.complete(source, version), version, until)
         except RolloutRefused as refusal:
             self._refuse(source.new.id, str(refusal))
         except OwnCodeFailed as error:
@@ -138,7 +135,7 @@ class RolloutSampler:
     def _busy(self) -> str | None:
         """The reason to wait that is known from memory alone; None where there is none."""
         train, now = self._settings, datetime.now()
-        silent_s = time.monotonic() - max(self._parts.services.last_request, self._started_at)
+        silent_s = time.monotonic() - max(self._parts.services.last_request, self._quiet_since)
         if not is_inside(train.hours, now):
             return f"outside the hours of training until {opens(train.hours, now):%a %H:%M} (train.hours)"
         if self._state.paused:
@@ -178,9 +175,14 @@ class RolloutSampler:
         """Do this until somebody asks, a run begins, another version is live, or the minutes of the day are over.
         Raises what it raises."""
         task = asyncio.create_task(work, name="rollouts-of-a-prompt")
+
+        def interrupt() -> None:
+            self._quiet_since = time.monotonic()  # also for requests that pass through, which are not of a model
+            task.cancel()
+
         self._is_sampling = True
         try:
-            with self._parts.throttle.interrupting(task.cancel):
+            with self._parts.throttle.interrupting(interrupt):
                 while not task.done():
                     is_over = time.monotonic() >= until or self._parts.live_version.live != version
                     if is_over or self._busy() or await self._asked_elsewhere():

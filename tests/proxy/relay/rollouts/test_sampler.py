@@ -255,3 +255,16 @@ async def test_a_swap_waits_for_no_rollout_and_the_new_version_gets_a_group_of_i
     assert (await promoting)[0] == 200
     await until_idle(sampling, 4)
     assert {one["version"] for one in await episodes(sampling)} == {1}
+
+
+async def test_a_request_that_passes_through_begins_a_silence_too(sampling: Proxy, code: Path) -> None:
+    await sampling.stop()
+    await sampling.start(train__reward=f"{code}:reward", train__rollouts=4, train__quiet_s=0.5)
+    await sampling.say("sum")
+    sampling.backend.hold.clear()
+    await until(sampling, lambda rollouts: rollouts["state"] == "sampling")
+    async with sampling.http.post("/v1/echo", json={"input": "embed this"}) as response:
+        assert response.status == 200
+    await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
