@@ -36,6 +36,7 @@ SILENCE_S: Final = 60.0  # without a request, before anything is sampled, where 
 LOOK_S: Final = 0.5  # between two looks at whether it may go on
 REST_S: Final = 5.0  # before it is looked again whether it may begin
 PAUSE_S: Final = 60.0  # after a server or a function that failed
+REFUSALS: Final = 3  # in a row, after which it is the server and not the prompt
 MOST_REFUSED: Final = 1000  # prompts that the server refused, which are asked again after the next start
 
 
@@ -51,6 +52,7 @@ class RolloutSampler:
         self._quiet_since = time.monotonic()  # who asked just before the start is not known
         self._silence_s = self._settings.quiet_s or SILENCE_S
         self._refused: OrderedDict[str, None] = OrderedDict()  # prompts, oldest first
+        self._refusals = 0  # in a row
         self._postponed: set[str] = set()  # prompts that failed, until no other is left
         self._problem, self._retry_at = "", 0.0  # monotonic
         self._is_sampling = False
@@ -115,6 +117,7 @@ class RolloutSampler:
         try:
             until = began + 60 * self._settings.rollout_minutes - spent.seconds
             await self._while_free(self._answers.complete(source, version), version, until)
+            self._refusals = 0
         except RolloutRefused as refusal:
             self._refuse(source.new.id, str(refusal))
         except OwnCodeFailed as error:
@@ -200,6 +203,9 @@ class RolloutSampler:
         self._refused[prompt] = None
         if len(self._refused) > MOST_REFUSED:
             self._refused.popitem(last=False)
+        self._refusals += 1
+        if self._refusals >= REFUSALS:
+            self._pause(reason)
 
     def _postpone(self, prompt: str, problem: str) -> None:
         self._postponed.add(prompt)

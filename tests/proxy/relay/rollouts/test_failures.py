@@ -120,3 +120,18 @@ async def test_what_a_server_quotes_of_a_prompt_is_in_no_status_and_no_log(
     rollouts = await until(sampling, lambda rollouts: rollouts["problem"] is not None)
     assert "500" in rollouts["problem"] and "secret" not in str(rollouts)
     assert "secret" not in capsys.readouterr().out
+
+
+async def test_a_server_that_refuses_everything_is_not_asked_for_every_prompt_at_once(sampling: Proxy) -> None:
+    await sampling.post("/rl/pause")
+    for number in range(8):
+        await sampling.say(f"sum {number}")
+
+    def refuse() -> str:
+        raise web.HTTPBadRequest(text="no such parameter")
+
+    sampling.backend.says = refuse
+    asked = len(sampling.backend.requests)
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["problem"] is not None)
+    assert len(sampling.backend.requests) == asked + 2 * 3
