@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from proxy.backends.ask import ask
 from proxy.backends.base import place_for
-from proxy.backends.refused_wishes import REFUSES
+from proxy.backends.refused_wishes import BREAKS, REFUSES
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import WholeAnswer
 from proxy.dialects import CHAT
@@ -125,7 +125,7 @@ class RolloutAnswers:
         with place_for(self._backend, row.served_model) as address:
             for body in (question.exact_body(self._backend), question.body):
                 status, content = await ask(self._backend, address, body, timeout_s, "a rollout")
-                if status not in REFUSES:  # else it may be about what we wish for beside the answer
+                if status not in REFUSES and status != BREAKS:  # else it may be about our wishes beside the answer
                     break
         if status not in OK:
             reason = f"the backend answered a rollout with {status}; its own log may say why"  # and may quote a prompt

@@ -135,3 +135,17 @@ async def test_a_server_that_refuses_everything_is_not_asked_for_every_prompt_at
     await sampling.post("/rl/resume")
     await until(sampling, lambda rollouts: rollouts["problem"] is not None)
     assert len(sampling.backend.requests) == asked + 2 * 3
+
+
+async def test_a_server_that_breaks_over_log_probs_is_asked_without(sampling: Proxy) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+
+    def fail(body: dict[str, Any]) -> str:
+        if body.get("logprobs"):
+            raise web.HTTPInternalServerError(text="no such buffer")
+        return "It is 1"
+
+    sampling.backend.script = fail
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["answers"] == 4)
