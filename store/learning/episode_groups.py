@@ -36,7 +36,7 @@ AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
 AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
 WAITING: Final = "e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0"
-_MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
+_MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version, e.scored_by,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
 (SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told,
 e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented,
@@ -108,9 +108,11 @@ def sort_out(
     rows: Iterable[sqlite3.Row], *, size: int, timeout_s: float, now: float
 ) -> tuple[list[Group], dict[int, LeftOutReason], float | None]:
     """Groups of members that may train; those that never will, by why; and when the next group closes by its time."""
-    teams: dict[tuple[str, str | int], list[sqlite3.Row]] = {}
+    teams: dict[tuple[str, str | int, str | None], list[sqlite3.Row]] = {}
     for row in rows:
-        teams.setdefault((row["key"], row["seq"] if row["team"] is None else row["team"]), []).append(row)
+        name = row["seq"] if row["team"] is None else row["team"]
+        code = row["scored_by"] if row["judged_rollouts"] else None  # that changed meanwhile: two scales of rewards
+        teams.setdefault((row["key"], name, code), []).append(row)
     groups: list[Group] = []
     out: dict[int, LeftOutReason] = {}
     closes: list[float] = []

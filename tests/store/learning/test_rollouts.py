@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.training.run_folder import group_name
 from scripts.harness.records import end, new, put, rating
 from store.captured.completions import ROLLOUTS
 from store.copies.export import Filter
@@ -207,6 +208,23 @@ async def test_an_answer_that_the_code_has_no_reward_for_is_not_waited_for(store
     await store.episode_scores.keep(episode, None, "hash")
     run = await store.episode_groups.claim(requirements())
     assert run is not None and run.samples == 2
+
+
+async def test_rewards_of_code_that_changed_meanwhile_are_not_group_name_those_before(store: Store) -> None:
+    await put(store, "a")
+    values = (("r1", 0.1, "old"), ("r2", 0.1, "old"), ("r3", 1.0, "new"), ("r4", -1.0, "new"))
+    groups = set()
+    for id, value, hash in values:
+        episode = await sampled(store, id, "a", size=4)
+        assert episode is not None
+        rewarded = await store.episode_scores.keep(episode, NewReward(f"ro-{id}", ROLLOUTS, value), hash)
+        assert rewarded is not None
+        groups.add(group_name(rewarded.episode))
+    assert len(groups) == 2  # the trainer's
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None
+    turns = await store.episode_groups.run_turns(run.id)
+    assert [turn.completion.new.id for turn in turns] == ["r3", "r4"]  # two equal rewards of the old code teach nothing
 
 
 async def test_one_answer_alone_teaches_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
