@@ -30,7 +30,7 @@ MOST_TOKENS: Final = 1024  # of an answer whose request names no most
 _LEFT_OUT: Final = frozenset((
     "model", "messages", "tools", "chat_template_kwargs", "stream", "stream_options", "n", "seed", "logprobs",
     "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "user", "metadata", "store", "safety_identifier",
-    "prompt_cache_key", "session_id", "service_tier", "background",
+    "prompt_cache_key", "session_id", "service_tier", "background", "request_id", "rid", "best_of",
 ))  # fmt: skip
 _OF_ALL_FORMATS: Final = ("temperature", "top_p")
 
