@@ -24,7 +24,7 @@ def captured(*messages: dict[str, Any], request: dict[str, Any] | None = None, *
 
 def test_what_is_about_the_client_or_the_stream_is_left_out() -> None:
     request = {"stream": True, "stream_options": {}, "n": 2, "seed": 1, "user": "ann", "logprobs": True, "top_k": 5}
-    request |= {"request_id": "r1", "rid": "r1", "best_of": 4}  # eight at once by one id: vLLM and SGLang mix them up
+    request |= {"request_id": "r1", "rid": "r1", "best_of": 4}  # eight at once must not share an id
     body = make_question(captured(USER, request={**request, "max_tokens": 9})).body
     assert body == {"messages": [USER], "stream": False, "top_k": 5, "max_tokens": 9}
 
