@@ -46,6 +46,7 @@ def _show_all(listing: dict[str, Any]) -> None:
         state = (
             episode["state"] if episode["left_out"] is None else f"{episode['state']}, left out: {episode['left_out']}"
         )
+        state = state if episode["prompt"] is None else f"{state}, rollout"
         table.add_row(
             episode["id"], state, _reward(episode["reward"]), _version(episode["version"]), str(episode["turn_count"]),
             episode["group"] or "", "" if episode["run"] is None else str(episode["run"]),
@@ -53,8 +54,9 @@ def _show_all(listing: dict[str, Any]) -> None:
     out.print(table)
     versions = Table("version", "split", "episodes", "success", "mean reward", box=None)
     for row in listing["versions"]:
+        split = "rollouts" if row["rollouts"] else row["split"]
         versions.add_row(
-            _version(row["version"]), row["split"], str(row["episodes"]), f"{row['success']:.0%}",
+            _version(row["version"]), split, str(row["episodes"]), f"{row['success']:.0%}",
             f"{row['mean_reward']:+.2f}",
         )  # fmt: skip
     out.print(versions)

@@ -30,6 +30,7 @@ from proxy.training.rewards import worth
 from store.captured.rows import as_text
 from store.file import conversion
 from store.learning.episode_groups import RunTurn
+from store.learning.episodes import Episode
 from store.learning.opinion import Moments
 from store.learning.ratings import JUDGED
 from store.learning.samples import explain_held
@@ -91,7 +92,7 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
             "correction": None,
             "episode": {
                 "id": f"{turn.episode.seq}",
-                "group": None if turn.episode.group is None else f"{turn.episode.key} {turn.episode.group}",
+                "group": group_name(turn.episode),
                 "reward": turn.episode.reward,
                 "turn": turn.turn,
                 "turns": turn.turns,
@@ -101,6 +102,14 @@ def episode_lines(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:
         }
         for turn in sorted(turns, key=lambda turn: (-turn.episode.seq, turn.turn))
     ]
+
+
+def group_name(episode: Episode) -> str | None:
+    """The name of its group. Rewards of the user's own code before and after a change are on two scales."""
+    if episode.group is None:
+        return None
+    code = "" if episode.prompt is None else f" {episode.scored_by}"
+    return f"{episode.key} {episode.group}{code}"
 
 
 def scored_by(turns: Sequence[RunTurn]) -> list[dict[str, Any]]:

@@ -111,6 +111,11 @@ class LiveVersion:
         return self._backend.capabilities.is_foreign
 
     @property
+    def is_changing(self) -> bool:
+        """Tell whether a version is being loaded, made live or unloaded."""
+        return self._changing.locked()
+
+    @property
     def loaded(self) -> list[int]:
         return sorted(self._loaded)
 

@@ -154,6 +154,7 @@ def version_json(version: VersionEpisodes) -> EpisodesOfVersion:
     return {
         "version": version.version,
         "split": version.split,
+        "rollouts": version.rollouts,
         "episodes": version.episodes,
         "success": round(version.successes / version.episodes, 4),
         "mean_reward": round(version.mean, 4),

@@ -128,6 +128,8 @@ def read(
 def _read_line(
     line: Mapping[str, Any], redactor: Redactor, own_versions: bool, lines: Collection[str]
 ) -> ImportedCompletions:
+    if line.get("rollout") is True:  # here nothing would tie it to the person whose prompt it has
+        raise BadImportLine("it is a rollout: rlproxy sampled it, and nobody asked")
     prompt_kinds: set[str] = set()
     reply_kinds: set[str] = set()
     request_kinds: set[str] = set()

@@ -93,6 +93,7 @@ def to_dict(completion: Completion, followed: Sequence[Signal] = ()) -> dict[str
         "session": new.session,
         "user": new.user,
         "turn": new.turn,
+        "rollout": new.key == completions.ROLLOUTS,
         "sampling": new.sampling,
         "request": orjson.loads(new.request) if new.request else None,
         "messages": [message(entry) for entry in new.prompt],

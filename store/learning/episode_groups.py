@@ -1,7 +1,8 @@
 """Which episodes train: groups that have closed, and the claim that takes them for a run.
 
-A group closes when as many members as it has have ended, or some time after the last one did. It is as old as its
-oldest member. An episode outside any group is compared with the running baseline and trains as soon as it has ended.
+A group closes when as many members as it has have ended, or some time after the last one did. One of rollouts waits a
+day for what it lacks: they are sampled whenever nobody asks. A group is as old as its oldest member. An episode outside
+any group is compared with the running baseline and trains as soon as it has ended.
 A group whose rewards are all the same teaches nothing, unless words do: it is left out, and counted. Not here:
 rewards (`episodes`), advantages (trainer.lessons.trajectories).
 """
@@ -27,6 +28,7 @@ from store.line_records import COMMON
 from store.records import Completion, Run
 
 RECENT_S: Final = 30 * 86400.0
+ROLLOUTS_WAIT_S: Final = 86400.0  # for the answers that a group of rollouts lacks
 LeftOutReason = Literal["no-variance", "stale", "mixed", "no-turns", "error"]
 # A turn that trains, as a rated completion that does (samples.FRESH).
 TRAINS: Final = f"""(c.turn = 'main' OR c.turn_rule = '{completions.ROLLOUTS}')
@@ -34,10 +36,12 @@ AND c.status IN ('done', 'partial') AND c.reply_hash IS NOT NULL
 AND c.version IS NOT NULL AND c.untrainable IS NULL
 AND (c.dialect <> 'completions' OR c.exact = 1 OR c.translated = 1)"""
 WAITING: Final = "e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.taken = 0"
-_MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version,
+_MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version, e.scored_by,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
 (SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told,
-e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented
+e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented,
+(SELECT count(*) FROM episodes o WHERE o.prompt = e.prompt AND o.version = e.version
+    AND (o.ended_at IS NOT NULL OR o.scored_by IS NOT NULL)) AS judged_rollouts
 FROM episodes e INDEXED BY episodes_waiting
 LEFT JOIN completions c ON c.session = e.id AND coalesce(c.key, '') = e.key AND {TRAINS}
 WHERE {WAITING} AND +e.line = ?
@@ -52,6 +56,7 @@ class Member(NamedTuple):
     mixed: bool  # its turns are of several versions
     has_turn_rewards: bool  # single turns were rewarded
     is_commented: bool  # a rollout, with words on what was wrong with it
+    is_rollout: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,9 @@ class Group:
 
     @property
     def teaches(self) -> bool:
-        """Tell whether its members can be told apart, or words teach. One alone is compared with the baseline."""
-        if len(self.members) == 1:
+        """Tell whether its members can be told apart, or words teach. One alone is compared with the baseline, but no
+        rollout: the baseline is of other prompts."""
+        if len(self.members) == 1 and not self.members[0].is_rollout:
             return True
         return (
             any(member.has_turn_rewards or member.is_commented for member in self.members)
@@ -102,9 +108,11 @@ def sort_out(
     rows: Iterable[sqlite3.Row], *, size: int, timeout_s: float, now: float
 ) -> tuple[list[Group], dict[int, LeftOutReason], float | None]:
     """Groups of members that may train; those that never will, by why; and when the next group closes by its time."""
-    teams: dict[tuple[str, str | int], list[sqlite3.Row]] = {}
+    teams: dict[tuple[str, str | int, str | None], list[sqlite3.Row]] = {}
     for row in rows:
-        teams.setdefault((row["key"], row["seq"] if row["team"] is None else row["team"]), []).append(row)
+        name = row["seq"] if row["team"] is None else row["team"]
+        code = row["scored_by"] if row["judged_rollouts"] else None  # that changed meanwhile: two scales of rewards
+        teams.setdefault((row["key"], name, code), []).append(row)
     groups: list[Group] = []
     out: dict[int, LeftOutReason] = {}
     closes: list[float] = []
@@ -112,9 +120,11 @@ def sort_out(
         is_named = team[0]["team"] is not None
         target_size = max((row["team_size"] or 0 for row in team), default=0) or size
         quiet = now - max(row["ended_at"] for row in team)
-        closed = not is_named or len(team) >= target_size or quiet > timeout_s
+        judged = max(row["judged_rollouts"] for row in team)
+        wait_s = max(timeout_s, ROLLOUTS_WAIT_S) if judged else timeout_s
+        closed = not is_named or max(len(team), judged) >= target_size or quiet > wait_s
         if not closed:
-            closes.append(timeout_s - quiet)
+            closes.append(wait_s - quiet)
         members: list[Member] = []
         for row in team:
             if row["error"] is not None:  # it counts as a member, and as nothing else
@@ -127,7 +137,7 @@ def sort_out(
                 members.append(
                     Member(
                         row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"]),
-                        bool(row["commented"]),
+                        bool(row["commented"]), bool(row["judged_rollouts"]),
                     )
                 )  # fmt: skip
             elif closed:

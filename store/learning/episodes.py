@@ -117,10 +117,11 @@ class Turn(NamedTuple):
 
 
 class VersionEpisodes(NamedTuple):
-    """Rewarded episodes of one version and split."""
+    """Rewarded episodes of one version and split, rollouts apart."""
 
     version: int | None
     split: Split
+    rollouts: bool
     episodes: int
     successes: int  # reward above 0
     mean: float
@@ -130,7 +131,7 @@ class EpisodeNumbers(NamedTuple):
     open: int
     rewarded: int
     error: int
-    unrewarded: int  # open, without a request for an hour
+    unrewarded: int  # open, without a request for an hour; no rollout that the user's own code has seen
 
 
 QUIET_S: Final = 3600.0
@@ -393,12 +394,19 @@ class EpisodeStore(StorePart):
 
     async def by_version(self, key: str | None = None) -> list[VersionEpisodes]:
         rows = await self._reader.rows(
-            """SELECT e.version, e.split, count(*) AS n, total(e.reward > 0) AS good, avg(e.reward) AS mean
+            """SELECT e.version, e.split, e.prompt IS NOT NULL AS rollouts, count(*) AS n, total(e.reward > 0) AS good,
+            avg(e.reward) AS mean
             FROM episodes e WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
-            GROUP BY e.version, e.split ORDER BY e.version NULLS FIRST, e.split""",
+            GROUP BY e.version, e.split, e.prompt IS NOT NULL
+            ORDER BY e.version NULLS FIRST, e.split, e.prompt IS NOT NULL""",
             {"key": key},
         )
-        return [VersionEpisodes(row["version"], row["split"], row["n"], int(row["good"]), row["mean"]) for row in rows]
+        return [
+            VersionEpisodes(
+                row["version"], row["split"], bool(row["rollouts"]), row["n"], int(row["good"]), row["mean"]
+            )
+            for row in rows
+        ]
 
     async def evaluated(self, version: int, *, until: float | None = None) -> list[bool]:
         """Did each rewarded evaluation episode of this version succeed (a reward above 0)? Oldest first; `until`:
@@ -412,10 +420,10 @@ class EpisodeStore(StorePart):
         return [bool(row["good"]) for row in rows]
 
     async def rewards(self, key: str | None = None, limit: int = 2000) -> list[tuple[float, float, int | None, Split]]:
-        """(time, reward, version, split) of the newest, oldest first."""
+        """(time, reward, version, split) of the newest, oldest first, without rollouts."""
         rows = await self._reader.rows(
             """SELECT e.rewarded_at, e.reward, e.version, e.split FROM episodes e
-            WHERE e.reward IS NOT NULL AND e.error IS NULL AND (:key IS NULL OR e.key = :key)
+            WHERE e.reward IS NOT NULL AND e.error IS NULL AND e.prompt IS NULL AND (:key IS NULL OR e.key = :key)
             ORDER BY e.seq DESC LIMIT :limit""",
             {"key": key, "limit": limit},
         )
@@ -424,7 +432,8 @@ class EpisodeStore(StorePart):
     async def counts(self, key: str | None = None) -> EpisodeNumbers:
         row = await self._reader.row(
             f"""SELECT total({_STATE} = 'open') AS open, total({_STATE} = 'rewarded') AS rewarded,
-            total({_STATE} = 'error') AS error, total({_STATE} = 'open' AND e.opened_at < :since AND NOT EXISTS (
+            total({_STATE} = 'error') AS error, total({_STATE} = 'open' AND e.opened_at < :since
+            AND (e.prompt IS NULL OR e.scored_by IS NULL) AND NOT EXISTS (
                 SELECT 1 FROM completions c WHERE c.session = e.id AND c.created_at >= :since)) AS unrewarded
             FROM episodes e WHERE (:key IS NULL OR e.key = :key)""",  # noqa: S608  constants of this module
             {"key": key, "since": time.time() - QUIET_S},

@@ -30,7 +30,8 @@ _NEXT: Final = """SELECT c.id FROM (
 CROSS JOIN completions c ON c.seq = w.seq
 WHERE +c.line = 'common' AND c.choice = 0 AND c.version IS NOT NULL AND c.untrainable IS NULL AND c.images = 0
 AND c.redacted IS NULL AND c.prompt_hash IS NOT NULL AND c.dialect NOT IN ('completions', 'ollama-generate')
-AND c.id NOT IN (SELECT value FROM json_each(:skipped))
+AND c.prompt_hash NOT IN (SELECT s.prompt_hash FROM json_each(:skipped) j CROSS JOIN completions s ON s.id = j.value
+    WHERE s.prompt_hash IS NOT NULL)
 AND NOT EXISTS (SELECT 1 FROM episodes v
     WHERE v.id = c.session AND v.key = coalesce(c.key, '') AND v.split = 'eval')
 AND (SELECT count(*) + :size * total(r.ended_at IS NULL AND r.scored_by IS NOT NULL) FROM completions p
@@ -103,8 +104,8 @@ def _spent(stored: Any, day: str) -> Spent:
 
 class RolloutStore(StorePart):
     async def next_prompt(self, version: int, size: int, skipped: Collection[str] = ()) -> Completion | None:
-        """The newest main turn of the common line whose prompt has fewer than `size` answers of this version. One that
-        the user's own code had no reward for is passed over."""
+        """The newest main turn of the common line whose prompt has fewer than `size` answers of this version. Prompts
+        of `skipped` are passed over, and those that the user's own code had no reward for."""
         skipped_ids = orjson.dumps(list(skipped)).decode()
         row = await self._reader.row(_NEXT, {"look": LOOK, "skipped": skipped_ids, "size": size, "version": version})
         return None if row is None else (await completions.load(self._reader, [row["id"]])).get(row["id"])

@@ -162,7 +162,7 @@ def _value(answer: bytes) -> Any:
     """Raises OwnCodeFailed for the function's own error."""
     try:
         result = json.loads(answer)
-    except ValueError:
+    except (ValueError, RecursionError):  # its own limit of nesting may be higher
         raise OwnCodeFailed("its answer is not JSON") from None
     if not isinstance(result, dict):
         raise OwnCodeFailed("its answer is not an object")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final, NamedTuple
 
 from proxy.core.own_code.child import OwnCodeFailed
@@ -22,7 +21,7 @@ def reward_of(value: Any) -> OwnReward | None:
         return None
     if isinstance(value, dict):
         value, comment = value.get("reward"), value.get("comment") or ""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -1 <= value <= 1:
         raise OwnCodeFailed("it returned neither a number from -1 to 1, nor {reward, comment}, nor None")
     if not isinstance(comment, str):
         raise OwnCodeFailed("its comment is not text")

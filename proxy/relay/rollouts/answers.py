@@ -8,12 +8,13 @@ when this is done (sampler), what is asked (question).
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.backends.ask import ask
 from proxy.backends.base import place_for
-from proxy.backends.refused_wishes import REFUSES
+from proxy.backends.refused_wishes import BREAKS, REFUSES
 from proxy.core.errors import BackendDown
 from proxy.core.json_edit import WholeAnswer
 from proxy.dialects import CHAT
@@ -21,6 +22,9 @@ from proxy.feedback.reward_function import RewardFunction
 from proxy.relay.framing import OK
 from proxy.relay.parts import RelayParts
 from proxy.relay.rollouts.question import RolloutQuestion, make_question
+from proxy.relay.rollouts.spending import Spending, prompt_tokens, today, tokens_of
+from store.errors import StoreError
+from store.learning.episodes import Episode
 from store.learning.rollouts import NewRollout, Spent
 from store.records import Completion, FinishedCompletion, NewCompletion
 
@@ -31,18 +35,25 @@ class RolloutRefused(Exception):
     """The server does not answer this prompt; says why."""
 
 
-def today() -> str:
-    """The local day, as 2026-11-29."""
-    return f"{datetime.now():%Y-%m-%d}"
+@dataclass(frozen=True, slots=True)
+class RolloutGroup:
+    """The answers that are compared with each other."""
+
+    name: str
+    prompt: str  # the completion that they go with
+    version: int
+    task: str | None  # of the episode that this completion is of, where it is of one
+    meta: Any
 
 
 class RolloutAnswers:
-    def __init__(self, parts: RelayParts, rewarding: RewardFunction) -> None:
+    def __init__(self, parts: RelayParts, rewarding: RewardFunction, spending: Spending) -> None:
         self._parts = parts
         self._store = parts.store
         self._backend = parts.backend
         self._size = parts.settings.train.rollouts
         self._rewarding = rewarding
+        self._spending = spending
 
     async def complete(self, source: Completion, version: int) -> None:
         """Have the prompt's answers of this version, as many as it lacks. The first one alone: where the user's code
@@ -56,13 +67,14 @@ class RolloutAnswers:
             if episode.state == "open" and await self._rewarding.rate(episode) is None:
                 return
         live_version, question = self._parts.live_version, make_question(source)
+        group = await self._group_of(source, version, stored)
         lease = await live_version.acquire(live_version.parse_name(live_version.name(version)))
         try:
             async with self._parts.admission.through(wait=False):
-                if not stored and not await self._sample(question, lease.model, version):
+                if not stored and not await self._sample(question, lease.model, group):
                     return
                 lacking = self._size - max(1, len(stored))
-                samples = [self._sample(question, lease.model, version) for _ in range(lacking)]
+                samples = [self._sample(question, lease.model, group) for _ in range(lacking)]
                 results = await asyncio.gather(*samples, return_exceptions=True)
         finally:
             lease.release()
@@ -70,23 +82,41 @@ class RolloutAnswers:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _sample(self, question: RolloutQuestion, model: str, version: int) -> bool:
+    async def _group_of(self, source: Completion, version: int, stored: Sequence[Episode]) -> RolloutGroup:
+        """The group that still forms, also where its prompt was asked again since, or a new one."""
+        for episode in stored:
+            assert episode.group is not None and episode.prompt is not None
+            if episode.run is None and episode.left_out is None:
+                return RolloutGroup(episode.group, episode.prompt, version, episode.task, episode.meta)
+        new = source.new
+        of = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
+        task, meta = (None, None) if of is None else (of.task, of.meta)  # the user's code may need them
+        return RolloutGroup(f"rollouts-{new.id}-v{version}", new.id, version, task, meta)
+
+    async def _sample(self, question: RolloutQuestion, model: str, group: RolloutGroup) -> bool:
         """One answer, stored and rewarded; whether it has a reward. Raises as `complete`."""
-        row = question.row(self._backend, served_model=model, version=version)
+        row = question.row(self._backend, served_model=model, version=group.version)
         async with self._parts.queue.turn(1):
-            end = await self._ask(question, row)
-        task, meta = await self._task_of(question.source.new)
+            try:
+                end = await self._ask(question, row)
+            except asyncio.CancelledError:  # a request came; the server has read the prompt
+                self._spending.owe(prompt_tokens(row))
+                raise
         rollout = NewRollout(
-            prompt=question.source.new.id,
+            prompt=group.prompt,
             new=row,
             end=end,
-            group=f"rollouts-{question.source.new.id}-v{version}",
+            group=group.name,
             group_size=self._size,
-            task=task,
-            meta=meta,
-            spent=Spent(today(), _tokens(end)),
+            task=group.task,
+            meta=group.meta,
+            spent=Spent(today(), tokens_of(row, end)),
         )
-        episode = await asyncio.shield(self._store.rollouts.keep(rollout))
+        try:
+            episode = await asyncio.shield(self._store.rollouts.keep(rollout))
+        except StoreError:
+            self._spending.owe(rollout.spent.tokens)
+            raise
         return episode is not None and await self._rewarding.rate(episode) is not None
 
     async def _ask(self, question: RolloutQuestion, row: NewCompletion) -> FinishedCompletion:
@@ -95,29 +125,15 @@ class RolloutAnswers:
         with place_for(self._backend, row.served_model) as address:
             for body in (question.exact_body(self._backend), question.body):
                 status, content = await ask(self._backend, address, body, timeout_s, "a rollout")
-                if status not in REFUSES:  # else it may be about what we wish for beside the answer
+                if status not in REFUSES and status != BREAKS:  # else it may be about our wishes beside the answer
                     break
         if status not in OK:
-            reason = f"the backend answered a rollout with {status}: {content[:200].decode(errors='replace')}"
+            reason = f"the backend answered a rollout with {status}; its own log may say why"  # and may quote a prompt
             raise RolloutRefused(reason) if status in ABOUT_PROMPT else BackendDown(reason, retry_after=5)
         capture = self._parts.capture(row.id, question.parsed, CHAT, str, self._backend)
         capture.reader.take_whole(WholeAnswer(content))
         end = capture.end_of(row)
         if end.status != "done":
-            raise RolloutRefused(end.error or f"its answer ended {end.status}")
+            self._spending.owe(tokens_of(row, end))
+            raise BackendDown("the backend's answer to a rollout could not be read", retry_after=5)
         return end
-
-    async def _task_of(self, new: NewCompletion) -> tuple[str | None, Any]:
-        """Task and meta of the episode that the prompt is of: the user's code may need them."""
-        episode = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
-        return (None, None) if episode is None else (episode.task, episode.meta)
-
-
-def _tokens(end: FinishedCompletion) -> int:
-    """Tokens of prompt and answer, by the server's own count, else by its ids, else about."""
-    usage = end.usage or {}
-    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    if all(type(count) is int for count in counts):
-        return sum(counts)  # type: ignore[arg-type]  # they are
-    ids = len(end.prompt_token_ids or ()) + len(end.token_ids or ())
-    return ids or len(end.text) // 4

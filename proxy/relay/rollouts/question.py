@@ -30,7 +30,7 @@ MOST_TOKENS: Final = 1024  # of an answer whose request names no most
 _LEFT_OUT: Final = frozenset((
     "model", "messages", "tools", "chat_template_kwargs", "stream", "stream_options", "n", "seed", "logprobs",
     "top_logprobs", "return_token_ids", "return_tokens_as_token_ids", "user", "metadata", "store", "safety_identifier",
-    "prompt_cache_key", "session_id", "service_tier", "background",
+    "prompt_cache_key", "session_id", "service_tier", "background", "request_id", "rid", "best_of",
 ))  # fmt: skip
 _OF_ALL_FORMATS: Final = ("temperature", "top_p")
 
@@ -95,11 +95,26 @@ def _members(new: NewCompletion) -> Mapping[str, Any]:
         members = {name: value for name, value in request.items() if name not in _LEFT_OUT}
     else:
         members = {name: new.sampling[name] for name in _OF_ALL_FORMATS if name in new.sampling}
+        members |= _bounds(request) if isinstance(request, dict) else {}
     if not new.sampling.get("temperature", 1.0):
         members["temperature"] = 1.0
     if members.get("max_tokens") is None and members.get("max_completion_tokens") is None:
         members["max_tokens"] = MOST_TOKENS
     return members
+
+
+def _bounds(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Where an answer ends, as messages, Responses and Ollama's format name it."""
+    options = request.get("options")
+    of_ollama: Mapping[str, Any] = options if isinstance(options, dict) else {}
+    bounds: dict[str, Any] = {}
+    for most in (request.get("max_tokens"), request.get("max_output_tokens"), of_ollama.get("num_predict")):
+        if type(most) is int and most > 0:  # Ollama's -1 is no bound
+            bounds["max_tokens"] = most
+    for stop in (request.get("stop_sequences"), of_ollama.get("stop")):
+        if stop:
+            bounds["stop"] = stop
+    return bounds
 
 
 def _is_translated(source: Completion) -> bool:

@@ -132,6 +132,7 @@ class EpisodeCounts(TypedDict):
 class EpisodesOfVersion(TypedDict):
     version: Version | None
     split: Split
+    rollouts: Annotated[bool, Field(description="True: those that rlproxy sampled itself, and no others.")]
     episodes: int
     success: Annotated[float, Field(ge=0, le=1, description="Share with a reward above 0.")]
     mean_reward: Value

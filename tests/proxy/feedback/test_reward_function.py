@@ -22,7 +22,7 @@ from tests.harness.episodes import ask, open_one, reward
 from tests.harness.runs import until
 
 CODE = """
-import os, time
+import os, sys, time
 
 def reward(episode):
     said = episode["turns"][0]["messages"][-1]["content"]
@@ -35,8 +35,14 @@ def reward(episode):
     if said == "print":
         print("x" * 100_000)
         print("y" * 3_000_000)
-    if said in ("text", "nan", "2", "true", "list"):
-        return {"text": "good", "nan": float("nan"), "2": 2, "true": True, "list": [1]}[said]
+    if said in ("text", "nan", "2", "true", "list", "huge"):
+        return {"text": "good", "nan": float("nan"), "2": 2, "true": True, "list": [1], "huge": 10**400}[said]
+    if said == "deep":
+        sys.setrecursionlimit(20_000)
+        nested = []
+        for _ in range(5000):
+            nested = [nested]
+        return nested
     if said == "none":
         return None
     if said == "see":
@@ -100,7 +106,7 @@ async def test_a_harness_may_end_its_episode_and_leave_the_reward_to_it(proxy: P
     assert (await reward(proxy, "nobody"))[0] == 404
 
 
-@pytest.mark.parametrize("said", ["text", "nan", "2", "true", "list", "raise", "die", "none"])
+@pytest.mark.parametrize("said", ["text", "nan", "2", "true", "list", "huge", "deep", "raise", "die", "none"])
 async def test_what_it_may_not_costs_that_reward_alone(proxy: Proxy, own: RewardFunction, said: str) -> None:
     await opened(proxy, "bad", said)
     await opened(proxy, "good", "one")

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from scripts.harness.records import end, new, put
+from proxy.training.run_folder import group_name
+from scripts.harness.records import end, new, put, rating
 from store.captured.completions import ROLLOUTS
 from store.copies.export import Filter
+from store.learning import episode_groups
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import Episode, NewEpisode, NewReward
 from store.learning.rollouts import NewRollout, RolloutCounts, Spent
@@ -19,10 +21,12 @@ from store.store import Store
 DAY = "2026-11-29"
 
 
-async def sampled(store: Store, id: str, prompt: str, **fields: Any) -> Episode | None:
+async def sampled(store: Store, id: str, prompt: str, size: int = 2, **fields: Any) -> Episode | None:
     new_fields: dict[str, Any] = {"session": f"ro-{id}", "key": ROLLOUTS, "turn": "side", "turn_rule": ROLLOUTS}
     return await store.rollouts.keep(
-        NewRollout(prompt, new(id, **(new_fields | fields)), end(id), f"ro-{prompt}", 2, None, None, Spent(DAY, 5, 0.5))
+        NewRollout(
+            prompt, new(id, **(new_fields | fields)), end(id), f"ro-{prompt}", size, None, None, Spent(DAY, 5, 0.5)
+        )
     )
 
 
@@ -121,6 +125,27 @@ async def test_it_expires_with_its_prompt_and_by_itself_beside_a_rated_one(store
     assert await store.completions.get("r1") is None and await store.rollouts.counts() == RolloutCounts(0, 0)
 
 
+async def test_what_trained_stays_with_its_prompt_until_somebody_forgets_it(store: Store) -> None:
+    await put(store, "a", user="ann")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a")
+        await reward(store, id, value)
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None
+    assert await store.completions.expiring(2000.0) == await store.completions.expire(2000.0) == 0
+    assert set((await store.erasure.look("user", "ann")).completions) == {"a", "r1", "r2"}  # and so its run's files
+    await store.runs.end(run.id, "failed", "the power went", None)
+    assert await store.completions.expire(2000.0) == 0  # the folder of that run has their texts, too
+
+
+async def test_a_rating_keeps_a_rollout_and_its_prompt(store: Store) -> None:
+    await put(store, "a")
+    await sampled(store, "r1", "a")
+    await store.ratings.rate(rating("r1"))
+    assert await store.completions.expire(2000.0) == 0
+    assert await store.completions.get("r1") is not None
+
+
 async def test_a_rollout_whose_prompt_is_gone_is_not_stored(store: Store) -> None:
     assert await sampled(store, "r1", "gone") is None
     assert await store.completions.get("r1") is None
@@ -160,6 +185,57 @@ async def test_a_group_trains_as_episodes_do_and_an_even_one_teaches_nothing(sto
     assert left_out == {"ro-r3": "no-variance", "ro-r4": "no-variance"}
 
 
+async def test_a_group_waits_for_the_answers_that_it_lacks_for_a_day(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(store, "a")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a", size=3)
+        await reward(store, id, value)
+    assert await store.episode_groups.claim(requirements(timeout_s=-1.0)) is None
+    monkeypatch.setattr(episode_groups, "ROLLOUTS_WAIT_S", -1.0)
+    run = await store.episode_groups.claim(requirements(timeout_s=-1.0))
+    assert run is not None and run.samples == 2
+
+
+async def test_an_answer_that_the_code_has_no_reward_for_is_not_waited_for(store: Store) -> None:
+    await put(store, "a")
+    for id, value in (("r1", 1.0), ("r2", -1.0)):
+        await sampled(store, id, "a", size=3)
+        await reward(store, id, value)
+    episode = await sampled(store, "r3", "a", size=3)
+    assert episode is not None and await store.episode_groups.claim(requirements()) is None
+    await store.episode_scores.keep(episode, None, "hash")
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None and run.samples == 2
+
+
+async def test_rewards_of_code_that_changed_meanwhile_are_not_group_name_those_before(store: Store) -> None:
+    await put(store, "a")
+    values = (("r1", 0.1, "old"), ("r2", 0.1, "old"), ("r3", 1.0, "new"), ("r4", -1.0, "new"))
+    groups = set()
+    for id, value, hash in values:
+        episode = await sampled(store, id, "a", size=4)
+        assert episode is not None
+        rewarded = await store.episode_scores.keep(episode, NewReward(f"ro-{id}", ROLLOUTS, value), hash)
+        assert rewarded is not None
+        groups.add(group_name(rewarded.episode))
+    assert len(groups) == 2  # the trainer's
+    run = await store.episode_groups.claim(requirements())
+    assert run is not None
+    turns = await store.episode_groups.run_turns(run.id)
+    assert [turn.completion.new.id for turn in turns] == ["r3", "r4"]  # two equal rewards of the old code teach nothing
+
+
+async def test_one_answer_alone_teaches_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_groups, "ROLLOUTS_WAIT_S", -1.0)
+    await put(store, "a")
+    await sampled(store, "r1", "a")
+    await reward(store, "r1", 1.0)
+    assert await store.episode_groups.claim(requirements(timeout_s=-1.0)) is None
+    assert [e.left_out for e in await store.episodes.page(limit=9)] == ["no-variance"]
+
+
 async def test_an_even_group_with_words_on_what_was_wrong_trains(store: Store) -> None:
     await put(store, "a")
     for id in ("r1", "r2"):
@@ -167,3 +243,20 @@ async def test_an_even_group_with_words_on_what_was_wrong_trains(store: Store) -
         await reward(store, id, -1.0, "the path is not the shortest")
     run = await store.episode_groups.claim(requirements())
     assert run is not None and run.samples == 2
+
+
+async def test_a_programs_success_and_the_rewards_that_are_missing_are_counted_without_rollouts(store: Store) -> None:
+    await put(store, "a", session="s", key="k")
+    await store.episodes.reward(NewReward("s", "k", 1.0))
+    await sampled(store, "r1", "a")
+    await reward(store, "r1", -1.0)
+    episode = await sampled(store, "r2", "a", created_at=1.0)
+    assert episode is not None
+    await store._writer.submit(lambda db: db.execute("UPDATE episodes SET opened_at = 1 WHERE id = 'ro-r2'"))
+    assert (await store.episodes.counts()).unrewarded == 1  # nothing has judged it
+    await store.episode_scores.keep(episode, None, "hash")
+    assert (await store.episodes.counts()).unrewarded == 0  # the code has no reward for it
+    assert [(one.rollouts, one.episodes, one.mean) for one in await store.episodes.by_version()] == [
+        (False, 1, 1.0), (True, 1, -1.0),
+    ]  # fmt: skip
+    assert [one[1] for one in await store.episodes.rewards()] == [1.0]

@@ -24,6 +24,7 @@ def captured(*messages: dict[str, Any], request: dict[str, Any] | None = None, *
 
 def test_what_is_about_the_client_or_the_stream_is_left_out() -> None:
     request = {"stream": True, "stream_options": {}, "n": 2, "seed": 1, "user": "ann", "logprobs": True, "top_k": 5}
+    request |= {"request_id": "r1", "rid": "r1", "best_of": 4}  # eight at once must not share an id
     body = make_question(captured(USER, request={**request, "max_tokens": 9})).body
     assert body == {"messages": [USER], "stream": False, "top_k": 5, "max_tokens": 9}
 
@@ -47,3 +48,20 @@ def test_another_format_is_asked_as_chat_with_its_tools() -> None:
     assert orjson.loads(body["messages"][2]["tool_calls"][0]["function"]["arguments"]) == {"of": "apples"}
     assert body["tools"][0]["function"]["name"] == "count"
     assert (body["temperature"], body["top_p"]) == (0.7, 0.9) and not {"thinking", "top_k", "system"} & body.keys()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "request_body", "members"),
+    [
+        ("messages", {"max_tokens": 9, "stop_sequences": ["\n"]}, {"max_tokens": 9, "stop": ["\n"]}),
+        ("responses", {"max_output_tokens": 9}, {"max_tokens": 9}),
+        ("responses", {"max_output_tokens": None}, {"max_tokens": MOST_TOKENS}),
+        ("ollama", {"options": {"num_predict": 9, "stop": ["x"]}}, {"max_tokens": 9, "stop": ["x"]}),
+        ("ollama", {"options": {"num_predict": -1}}, {"max_tokens": MOST_TOKENS}),
+    ],
+)
+def test_another_formats_bound_of_the_answer_holds(
+    dialect: str, request_body: dict[str, Any], members: dict[str, Any]
+) -> None:
+    body = make_question(captured(USER, request=request_body, dialect=dialect)).body
+    assert {name: body.get(name) for name in members} == members

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from aiohttp import web
 
 from proxy.relay.rollouts import sampler
 from scripts.harness.in_process import Proxy
+from scripts.harness.versions import publish
+from tests.harness.polling import Polls
 from tests.harness.runs import until as until_run
 from tests.proxy.relay.rollouts.conftest import until, until_idle
 
@@ -31,6 +34,18 @@ async def test_a_captured_prompt_gets_its_answers_and_their_rewards(sampling: Pr
     assert [row["id"] for row in listed["data"]] == [prompt]
     assert {one["comment"] for one in found} == {None, "an even last digit is wrong"}
     assert (await sampling.get("/rl/status"))["counts"]["done"] == 1
+
+
+async def test_an_export_marks_them_and_no_import_takes_them_for_somebodys(sampling: Proxy) -> None:
+    await sampling.say("sum")
+    await until_idle(sampling, 4)
+    async with sampling.http.get("/rl/export", params={"rollouts": "1"}) as response:
+        lines = (await response.text()).splitlines()
+    assert [json.loads(line)["rollout"] for line in lines] == [False, True, True, True, True]
+    other_home = b"\n".join(line.replace('"id":"', '"id":"other-', 1).encode() for line in lines)
+    async with sampling.http.post("/rl/import", data=other_home) as response:
+        result = await response.json()
+    assert (result["stored"], len(result["refused"])) == (1, 4) and "rollout" in result["refused"][0]["why"]
 
 
 async def test_what_is_asked_is_what_was_captured_with_a_temperature(sampling: Proxy) -> None:
@@ -106,7 +121,7 @@ async def test_a_server_that_fails_is_left_alone_for_a_while(sampling: Proxy) ->
     sampling.backend.mood = "error"
     await sampling.post("/rl/resume")
     await until(sampling, lambda rollouts: "answered a rollout with 500" in rollouts["line"])
-    assert len(sampling.backend.requests) == 2
+    assert len(sampling.backend.requests) == 3  # with our wishes, and without
 
 
 @pytest.mark.parametrize(("setting", "value"), [("rollout_tokens", 1), ("rollout_minutes", 1e-9)])
@@ -160,6 +175,32 @@ async def test_after_a_restart_nothing_is_sampled_twice_and_what_was_not_rewarde
     assert {one["state"] for one in await episodes(sampling)} == {"rewarded"}
 
 
+async def test_a_prompt_that_is_asked_again_meanwhile_stays_one_group(
+    sampling: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    sampled = 0
+
+    def says() -> str:
+        nonlocal sampled
+        sampled += 1
+        if sampled > 1:
+            raise web.HTTPInternalServerError(text="out of memory")
+        return "It is 0"
+
+    sampling.backend.says = says
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: rollouts["answers"] == 1 and rollouts["problem"] is not None)
+    await sampling.post("/rl/pause")
+    sampling.backend.says = "It is 1"
+    await sampling.say("sum")  # from now on the newest completion of this prompt is another one
+    await sampling.post("/rl/resume")
+    await until_idle(sampling, 4)
+    assert len({one["group"] for one in await episodes(sampling)}) == 1
+
+
 async def test_nobody_is_sampled_for_within_the_silence(
     sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,3 +210,61 @@ async def test_nobody_is_sampled_for_within_the_silence(
     await sampling.say("sum")
     await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
     assert len(sampling.backend.requests) == 1
+
+
+async def test_a_start_is_no_silence(sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    await sampling.stop()
+    monkeypatch.setattr(sampler, "SILENCE_S", 3600.0)
+    await sampling.start(train__reward=f"{code}:reward", train__rollouts=4)
+    await sampling.post("/rl/resume")
+    await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
+    assert len(sampling.backend.requests) == 1
+
+
+async def test_the_end_of_the_hours_of_training_stops_it(sampling: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    sampling.backend.hold.clear()
+    await sampling.post("/rl/resume")
+    while len(sampling.backend.requests) < 2:
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(sampler, "is_inside", lambda hours, now: False)
+    monkeypatch.setattr(sampler, "opens", lambda hours, now: now)
+    await until(sampling, lambda rollouts: "outside the hours" in rollouts["line"])
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
+
+
+async def test_a_swap_waits_for_no_rollout_and_the_new_version_gets_a_group_of_its_own(sampling: Proxy) -> None:
+    await sampling.post("/rl/pause")
+    await sampling.say("sum")
+    await sampling.rate(completion_id="last", rating="good")
+    await publish(sampling, 1)
+    sampling.backend.hold.clear()
+    await sampling.post("/rl/resume")
+    while len(sampling.backend.requests) < 2:
+        await asyncio.sleep(0.01)
+    promoting = asyncio.create_task(sampling.post("/rl/promote/1"))
+    async for _ in Polls():
+        if sampling.backend.cancelled:
+            break
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
+    assert (await promoting)[0] == 200
+    await until_idle(sampling, 4)
+    assert {one["version"] for one in await episodes(sampling)} == {1}
+
+
+async def test_a_request_that_passes_through_begins_a_silence_too(sampling: Proxy, code: Path) -> None:
+    await sampling.stop()
+    await sampling.start(train__reward=f"{code}:reward", train__rollouts=4, train__quiet_s=0.5)
+    await sampling.say("sum")
+    sampling.backend.hold.clear()
+    await until(sampling, lambda rollouts: rollouts["state"] == "sampling")
+    async with sampling.http.post("/v1/echo", json={"input": "embed this"}) as response:
+        assert response.status == 200
+    await until(sampling, lambda rollouts: "more without a request" in rollouts["line"])
+    assert sampling.backend.cancelled == 1
+    sampling.backend.hold.set()
