@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+SMALL = "SmolLM2-135M-Instruct"  # most records are of it, asked 80 prompts
 PHASES = {
     "start": "until the run starts",
     "beside": "its process, and writing",
@@ -70,13 +71,14 @@ def learn(records: list[dict[str, Any]]) -> str:
         "| fixed text | distinct-2"
     )
     lines = [f"| {heads} |", "|---" * 11 + "|"]
-    for record in records:
+    for record in sorted(records, key=lambda record: record["model"] != SMALL):
         base, evals = record["base"], [r["eval"] for r in record["rounds"]]
         liked = [f"{r['eval']['liked']:.2f}{_mark(r['run'])}" for r in record["rounds"]] + ["–"] * (4 - len(evals))
         rise = [evaluation["base_nll"] - base["base_nll"] for evaluation in evals]
         text, distinct = evals[-1]["text_nll"] / base["text_nll"] - 1, evals[-1]["distinct_2"]
         lines.append(
-            f"| `{record['persona']}` | {taught_by(record)} | {record['seed']} | {base['liked']:.2f} "
+            f"| `{record['persona']}` | {taught_by(record)}{_circumstance(record)} | {record['seed']} "
+            f"| {base['liked']:.2f} "
             f"| {' | '.join(liked)} | {rise[-1]:+.2f} ({max(rise):+.2f}) "
             f"| {text:+.1%} | {base['distinct_2']:.2f} → {distinct:.2f} |"
         )
@@ -90,6 +92,11 @@ def learn(records: list[dict[str, Any]]) -> str:
         f"{days(dates)}; {machines(record['machine'] for record in records)}.",
     ]
     return "\n".join(lines)
+
+
+def _circumstance(record: dict[str, Any]) -> str:
+    """The model and the number of prompts, where it is not the one that most are of."""
+    return "" if record["model"] == SMALL else f"; {record['model']}, {record['arguments']['eval']} prompts"
 
 
 def machines(names: Iterable[str]) -> str:

@@ -31,6 +31,15 @@ LEAST = 8  # replies of each sign, below which a difference of means points nowh
 SPENDS = 0.6  # share of what is left of the gate's bound on base NLL that a run may spend on leaning
 
 
+def is_tone(explained_by_means: float, explained_by_ends: float, least: float) -> bool:
+    """Tell whether the ratings go by something that is all over a reply, from the shares of them that each explains.
+
+    A tone is there to the end, though the mean shows it better. What the mean alone explains is of another kind, such
+    as which question was asked: leaning towards that taught nothing (docs/lab/training-log.md, the thirty-second look).
+    """
+    return least <= explained_by_ends < explained_by_means
+
+
 def budget(spent: float, most: float) -> float:
     """Nats a token of base NLL that a run may spend on leaning, by the share of `most` that its parent has `spent`.
 
@@ -63,7 +72,7 @@ def leaning_targets(
     if explained_by_means < preset.credit or by_chance > BY_CHANCE:
         return {}
     explained_by_ends = credit_assignment.credit(states, sizes, current, scorer.spec.seed, earlier_labels).explained
-    if explained_by_means <= explained_by_ends:
+    if not is_tone(explained_by_means, explained_by_ends, preset.credit):
         return {}
     direction = _direction(scorer, [s for s, _ in rated], liked)
     change = f" leaning {direction.tobytes().hex()}"

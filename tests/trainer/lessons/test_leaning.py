@@ -83,6 +83,19 @@ def test_ratings_at_random_are_not(tmp_path, model):
 
 
 @pytest.mark.parametrize(
+    ("means", "ends", "leans"),
+    [
+        (0.60, 0.51, True),  # speaks to the reader, 135M: leaning taught it
+        (0.50, 0.00, False),  # short sentences, 0.5B: leaning undid them
+        (0.49, 0.12, False),
+        (0.43, 0.82, False),  # the end shows it better: by token
+    ],
+)
+def test_a_tone_is_there_to_the_end(means, ends, leans):
+    assert leaning.is_tone(means, ends, presets.resolve("balanced", {}).credit) is leans
+
+
+@pytest.mark.parametrize(
     "why",
     [
         "a comment",
