@@ -1,7 +1,7 @@
 """The tokens and the seconds that sampling has cost today, also those that the store has not taken.
 
-Owns the local day, and how many tokens an answer cost. What a full disk refused is owed, and nothing is sampled before
-that is stored: else a day with a full disk would have no bounds. Not here: the bounds (sampler).
+Owns the local day, and how many tokens an answer cost. What a full disk refused is owed, and is stored before anything
+else is sampled. Else a day with a full disk would have no bounds. Not here: the bounds (sampler).
 """
 
 from __future__ import annotations
