@@ -55,12 +55,13 @@ FROM completions c """
 RATED = "EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id AND +r.live = 1)"
 ROLLOUTS = "rollouts"  # the key, and the rule of the turn, of answers that rlproxy sampled itself (learning.rollouts)
 BY_SOMEBODY = f"coalesce(c.key, '') <> '{ROLLOUTS}'"
-# Rollouts that a run has in its folder stay, with their prompt: else nobody could forget those texts any more.
+# Turns that a run has in its folder stay, and the prompts of rollouts: else nobody could forget those texts any more.
 EXPIRING = """c.created_at < ? AND (+c.status <> 'pending'
     OR EXISTS (SELECT 1 FROM items i WHERE i.completion_id = c.id AND i.kind = 'response'))
 AND NOT EXISTS (SELECT 1 FROM ratings r WHERE r.completion_id = c.id)
-AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session AND e.ended_at IS NOT NULL AND e.left_out IS NULL
-    AND (e.prompt IS NULL OR EXISTS (SELECT 1 FROM run_episodes t WHERE t.episode = e.seq)))
+AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.id = c.session
+    AND (e.ended_at IS NOT NULL AND e.left_out IS NULL AND e.prompt IS NULL
+        OR EXISTS (SELECT 1 FROM run_episodes t WHERE t.episode = e.seq)))
 AND NOT EXISTS (SELECT 1 FROM episodes e WHERE e.prompt = c.id
     AND (EXISTS (SELECT 1 FROM run_episodes t WHERE t.episode = e.seq)
         OR EXISTS (SELECT 1 FROM completions d CROSS JOIN ratings r ON r.completion_id = d.id

@@ -39,7 +39,7 @@ WAITING: Final = "e.split = 'train' AND e.ended_at IS NOT NULL AND e.left_out IS
 _MEMBERS: Final = f"""SELECT e.seq, e.key, e.team, e.team_size, e.reward, e.error, e.ended_at, e.version, e.scored_by,
 count(c.seq) AS turns, min(c.version) AS oldest, max(c.version) AS newest,
 (SELECT count(*) FROM turn_rewards w WHERE w.episode = e.seq) AS told,
-e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented,
+e.prompt IS NOT NULL AS is_rollout, e.prompt IS NOT NULL AND e.reward < 0 AND e.comment IS NOT NULL AS commented,
 (SELECT count(*) FROM episodes o WHERE o.prompt = e.prompt AND o.version = e.version
     AND (o.ended_at IS NOT NULL OR o.scored_by IS NOT NULL)) AS judged_rollouts
 FROM episodes e INDEXED BY episodes_waiting
@@ -111,7 +111,7 @@ def sort_out(
     teams: dict[tuple[str, str | int, str | None], list[sqlite3.Row]] = {}
     for row in rows:
         name = row["seq"] if row["team"] is None else row["team"]
-        code = row["scored_by"] if row["judged_rollouts"] else None  # that changed meanwhile: two scales of rewards
+        code = row["scored_by"] if row["is_rollout"] else None  # code that changed meanwhile has another scale
         teams.setdefault((row["key"], name, code), []).append(row)
     groups: list[Group] = []
     out: dict[int, LeftOutReason] = {}
@@ -120,8 +120,8 @@ def sort_out(
         is_named = team[0]["team"] is not None
         target_size = max((row["team_size"] or 0 for row in team), default=0) or size
         quiet = now - max(row["ended_at"] for row in team)
-        judged = max(row["judged_rollouts"] for row in team)
-        wait_s = max(timeout_s, ROLLOUTS_WAIT_S) if judged else timeout_s
+        judged = max(row["judged_rollouts"] for row in team)  # also those that the code has no reward for
+        wait_s = max(timeout_s, ROLLOUTS_WAIT_S) if team[0]["is_rollout"] else timeout_s
         closed = not is_named or max(len(team), judged) >= target_size or quiet > wait_s
         if not closed:
             closes.append(wait_s - quiet)
@@ -137,7 +137,7 @@ def sort_out(
                 members.append(
                     Member(
                         row["seq"], row["reward"], row["oldest"], row["turns"], mixed, bool(row["told"]),
-                        bool(row["commented"]), bool(row["judged_rollouts"]),
+                        bool(row["commented"]), bool(row["is_rollout"]),
                     )
                 )  # fmt: skip
             elif closed:

@@ -89,8 +89,8 @@ class RolloutAnswers:
             if episode.run is None and episode.left_out is None:
                 return RolloutGroup(episode.group, episode.prompt, version, episode.task, episode.meta)
         new = source.new
-        of = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
-        task, meta = (None, None) if of is None else (of.task, of.meta)  # the user's code may need them
+        asked_in = await self._store.episodes.find(new.session, new.key or "") if new.session is not None else None
+        task, meta = (None, None) if asked_in is None else (asked_in.task, asked_in.meta)  # for the user's code
         return RolloutGroup(f"rollouts-{new.id}-v{version}", new.id, version, task, meta)
 
     async def _sample(self, question: RolloutQuestion, model: str, group: RolloutGroup) -> bool:

@@ -106,12 +106,12 @@ def _members(new: NewCompletion) -> Mapping[str, Any]:
 def _bounds(request: Mapping[str, Any]) -> dict[str, Any]:
     """Where an answer ends, as messages, Responses and Ollama's format name it."""
     options = request.get("options")
-    of_ollama: Mapping[str, Any] = options if isinstance(options, dict) else {}
+    ollama_options: Mapping[str, Any] = options if isinstance(options, dict) else {}
     bounds: dict[str, Any] = {}
-    for most in (request.get("max_tokens"), request.get("max_output_tokens"), of_ollama.get("num_predict")):
-        if type(most) is int and most > 0:  # Ollama's -1 is no bound
-            bounds["max_tokens"] = most
-    for stop in (request.get("stop_sequences"), of_ollama.get("stop")):
+    for limit in (request.get("max_tokens"), request.get("max_output_tokens"), ollama_options.get("num_predict")):
+        if type(limit) is int and limit > 0:  # Ollama's -1 is not a bound
+            bounds["max_tokens"] = limit
+    for stop in (request.get("stop_sequences"), ollama_options.get("stop")):
         if stop:
             bounds["stop"] = stop
     return bounds

@@ -69,7 +69,7 @@ class RolloutSampler:
             try:
                 has_sampled = await self.step()
             except StoreError as error:
-                self._blocking_reason = f"the store took nothing: {error}"
+                self._blocking_reason = f"the store failed: {error}"
                 log.error("rollouts wait for the store", error=str(error))
             except Exception:  # relaying, capture, and other learning go on without it
                 log.exception("rollouts")

@@ -1,7 +1,7 @@
 """The tokens and the seconds that sampling has cost today, also those that the store has not taken.
 
-Owns the local day, and how many tokens an answer cost. What a full disk refused is owed, and nothing is sampled before
-that is stored: else a full disk would end the day's bounds. Not here: the bounds (sampler).
+Owns the local day, and how many tokens an answer cost. What a full disk refused is owed, and is stored before anything
+else is sampled. Else a day with a full disk would have no bounds. Not here: the bounds (sampler).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Spending:
         self._owed = Spent(today())
 
     async def settled(self) -> Spent:
-        """The cost of this day, stored. Raises StoreError where some of it cannot be."""
+        """Store what is owed; the cost of this day. Raises StoreError."""
         owed = self._owed
         if owed.tokens or owed.seconds:
             await self._store.rollouts.add_spent(owed)
@@ -31,12 +31,12 @@ class Spending:
         return await self._store.rollouts.spent(today())
 
     async def so_far(self) -> Spent:
-        """The same, where nothing has to be stored for it."""
+        """The cost of this day with what is owed. Stores nothing."""
         stored = await self._store.rollouts.spent(today())
         return Spent(stored.day, stored.tokens + self._owed.tokens, stored.seconds + self._owed.seconds)
 
     def owe(self, tokens: int = 0, seconds: float = 0.0) -> None:
-        """To be stored by the next `settled`."""
+        """Count a cost that the next `settled` stores."""
         self._owed = Spent(today(), self._owed.tokens + tokens, self._owed.seconds + seconds)
 
 

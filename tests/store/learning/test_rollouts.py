@@ -136,6 +136,8 @@ async def test_what_trained_stays_with_its_prompt_until_somebody_forgets_it(stor
     assert set((await store.erasure.look("user", "ann")).completions) == {"a", "r1", "r2"}  # and so its run's files
     await store.runs.end(run.id, "failed", "the power went", None)
     assert await store.completions.expire(2000.0) == 0  # the folder of that run has their texts, too
+    await store._writer.submit(lambda db: db.execute("UPDATE episodes SET left_out = 'stale'"))  # versions later
+    assert await store.completions.expiring(2000.0) == await store.completions.expire(2000.0) == 0
 
 
 async def test_a_rating_keeps_a_rollout_and_its_prompt(store: Store) -> None:
@@ -210,7 +212,7 @@ async def test_an_answer_that_the_code_has_no_reward_for_is_not_waited_for(store
     assert run is not None and run.samples == 2
 
 
-async def test_rewards_of_code_that_changed_meanwhile_are_not_group_name_those_before(store: Store) -> None:
+async def test_rewards_of_code_that_changed_meanwhile_are_not_compared_with_those_before(store: Store) -> None:
     await put(store, "a")
     values = (("r1", 0.1, "old"), ("r2", 0.1, "old"), ("r3", 1.0, "new"), ("r4", -1.0, "new"))
     groups = set()

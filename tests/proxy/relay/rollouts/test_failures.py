@@ -33,7 +33,7 @@ async def test_a_full_disk_is_waited_for_and_what_was_sampled_meanwhile_counts(s
     assert (await sampling.store.rollouts.spent(today())).tokens == rollouts["tokens_today"]
 
 
-async def test_an_answer_that_a_request_broke_off_or_that_is_none_counts_too(sampling: Proxy) -> None:
+async def test_an_answer_that_breaks_off_or_cannot_be_read_counts_too(sampling: Proxy) -> None:
     await sampling.post("/rl/pause")
     await sampling.say("sum")
     sampling.backend.hold.clear()

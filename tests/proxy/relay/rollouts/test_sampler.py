@@ -212,7 +212,7 @@ async def test_nobody_is_sampled_for_within_the_silence(
     assert len(sampling.backend.requests) == 1
 
 
-async def test_a_start_is_no_silence(sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_is_not_a_silence(sampling: Proxy, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await sampling.post("/rl/pause")
     await sampling.say("sum")
     await sampling.stop()
