@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 
 from scripts.fakes.ollama import FakeOllama
-from scripts.harness.versions import with_real_versions
+from scripts.harness.versions import QUESTION, with_real_versions
 from tests.backends.smollm import widened
-from tests.backends.test_llamacpp import ASKED, TOKENS, Say, plain, running  # fmt: skip
+from tests.backends.test_llamacpp import TOKENS, Say, plain, running  # fmt: skip
 from tests.harness.ollama import make_proxy
 from trainer.formats.merge_gguf import fuse
 from trainer.formats.weights import cache_folder
@@ -30,7 +30,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def said(folder: Path, model: Path) -> tuple[list[int], list[float]]:
-    body = {"messages": [{"role": "user", "content": ASKED}], "temperature": 0, "max_tokens": TOKENS}
+    body = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": TOKENS}
     async with running(folder, *plain(model)) as port, aiohttp.ClientSession() as http:
         url = f"http://127.0.0.1:{port}/v1/chat/completions"
         async with http.post(url, json={**body, "logprobs": True, "top_logprobs": 1}) as response:

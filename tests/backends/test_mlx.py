@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 
 from scripts.harness.in_process import Proxy
-from scripts.harness.versions import with_real_versions
-from tests.backends.test_llamacpp import ASKED, TOKENS, Say, healthy, start, streamed
+from scripts.harness.versions import QUESTION, with_real_versions
+from tests.backends.test_llamacpp import TOKENS, Say, healthy, start, streamed
 from trainer.formats.weights import cache_folder
 
 pytestmark = [pytest.mark.backends, pytest.mark.timeout(1200)]
@@ -58,7 +58,7 @@ def served(home: Path, weights: Path, port: int) -> Proxy:
 
 async def away(proxy: Proxy, model: str, theirs: tuple[list[int], list[float]]) -> float:
     """The largest difference of log-probs, in nats, where the tokens are the same."""
-    response = await proxy.chat(ASKED, model=model, temperature=0.0, max_tokens=TOKENS, logprobs=True)
+    response = await proxy.chat(QUESTION, model=model, temperature=0.0, max_tokens=TOKENS, logprobs=True)
     body = await response.json()
     assert response.status == 200, body
     entries = body["choices"][0]["logprobs"]["content"]
@@ -87,7 +87,7 @@ async def test_it_wears_the_adapter_as_peft_does_and_swaps_under_load(
             assert max(found.values()) < 1e-3, found
             texts = {}
             for pin in ("base", "v1", "v2"):
-                answer = await proxy.chat(ASKED, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
+                answer = await proxy.chat(QUESTION, model=f"fake@{pin}", temperature=0, max_tokens=TOKENS)
                 texts[pin] = (await answer.json())["choices"][0]["message"]["content"]
             assert len(set(texts.values())) == 3
             stop = asyncio.Event()
@@ -114,7 +114,7 @@ async def test_a_server_or_a_proxy_that_was_restarted_answers_with_the_live_vers
             stack.push_async_callback(lambda: proxy.stop())
             await with_real_versions(proxy, adapters[:1])
             assert (await proxy.post("/rl/promote/1"))[0] == 200
-        assert (await proxy.chat(ASKED)).status == 503
+        assert (await proxy.chat(QUESTION)).status == 503
         await stack.enter_async_context(running(tmp_path, weights, port))
         theirs = await asyncio.to_thread(said_by_peft, adapters[0])
         assert await away(proxy, "fake", theirs) < 1e-3
