@@ -126,7 +126,7 @@ class Persona:
         path = Path(spec) if spec.endswith(".py") else ROOT / "scripts/bench/personas" / f"{spec}.py"
         if not path.exists():
             names = ", ".join(sorted(p.stem for p in (ROOT / "scripts/bench/personas").glob("*.py")))
-            raise SystemExit(f"There is no persona {spec!r}: give a Python file or one of {names}.")
+            raise SystemExit(f"No persona is called {spec!r}. Give a Python file, or one of {names}.")
         module = runpy.run_path(str(path))
         self.name = path.stem
         self.about = " ".join((module.get("__doc__") or "").split())

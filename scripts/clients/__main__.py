@@ -35,7 +35,7 @@ def main() -> int:
     names = arguments.names
     by_id = {driver.id: driver for driver in drivers()}
     if unknown := set(names) - by_id.keys():
-        parser.error(f"There is no driver {', '.join(sorted(unknown))}. There are: {', '.join(by_id)}.")
+        parser.error(f"No driver is called {', '.join(sorted(unknown))}. Choose from {', '.join(by_id)}.")
     chosen = [by_id[name] for name in names or by_id]
     install_all(chosen)
     return 1 if sum(not _driven(driver, arguments.json) for driver in chosen) else 0

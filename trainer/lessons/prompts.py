@@ -103,7 +103,7 @@ def teacher_comment(line: Mapping[str, Any]) -> str | None:
 def with_hint(
     messages: Sequence[Mapping[str, Any]], comment: str, *, is_in_text: bool = False
 ) -> list[dict[str, Any]] | None:
-    """Put the comment after the last user message, in a copy of the messages. None where there is no such message.
+    """Copy the messages and put the comment after the last user message. Returns None if no user has written one.
 
     `is_in_text`: within the text before the pictures, for a format in which a message has one text (Ollama's).
     """

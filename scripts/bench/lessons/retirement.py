@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,13 +30,13 @@ Draw = Callable[[float, tuple[int, int], np.random.Generator], Floats]
 
 TARGET: Final = FOLDER / "retirement.json"
 SEED: Final = 20261129
-LEFT: Final = (0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.14, 0.2, 0.3)
+REMAINDERS: Final = (0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.14, 0.2, 0.3)
 REPLIES: Final = (1, 2, 3, 4, 6, 8)  # that tell
 SPREAD: Final = 0.12  # of the shares of one lesson, the same whatever is left
 DULL_GAPS: Final = (1.0, 4.0)  # nats that the base tells of a lesson that it hardly follows
 T_95: Final = (2.920, 2.353, 2.132, 2.015, 1.943, 1.895)  # of Student's t, by replies from the fewest on
 POOLED_T_99: Final = 2.602  # of the replies of two runs
-EARLIER: Final = (0.0, 0.02, 0.04, 0.06, 0.2)  # left in the version before
+EARLIER_REMAINDERS: Final = (0.0, 0.02, 0.04, 0.06, 0.2)  # left in the version before
 
 
 class RecordedReplies(NamedTuple):
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     dice = np.random.default_rng(SEED)
     draws = noises(recorded())
     rows: list[dict[str, Any]] = [
-        {"noise": name, "replies": count, "rule": rule, "retired": dict(zip(map(str, LEFT), shares, strict=True))}
+        {"noise": name, "replies": count, "rule": rule, "retired": dict(zip(map(str, REMAINDERS), shares, strict=True))}
         for name, draw in draws.items()
         for count in REPLIES
         for rule, shares in retired(draw, count, arguments.times, dice).items()
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     pairs = pooled(draws["recorded"], arguments.times, dice)
     report = {**circumstances(), "seed": SEED, "times": arguments.times, "bound": SMALL_REMAINDER}
     write(TARGET, report | {"rows": rows, "two_runs": pairs})
-    print("left".ljust(40), *(f"{left:5}" for left in LEFT))
+    print("left".ljust(40), *(f"{remainder:5}" for remainder in REMAINDERS))
     for row in rows:
         name = f"{row['noise']}, {row['replies']} replies, {row['rule']}"
         print(name.ljust(40), *(f"{share:5.2f}" for share in row["retired"].values()))
@@ -71,22 +72,21 @@ def run(arguments: argparse.Namespace) -> None:
 
 def retired(draw: Draw, count: int, times: int, dice: np.random.Generator) -> dict[str, list[float]]:
     """The share of simulated runs that retire a lesson, by each rule and by how much of it is left."""
-    runs = [draw(left, (times, count), dice) for left in LEFT]
+    runs = [draw(remainder, (times, count), dice) for remainder in REMAINDERS]
     return {name: [round(float(rule(shares).mean()), 4) for shares in runs] for name, rule in RULES.items()}
 
 
 def pooled(draw: Draw, times: int, dice: np.random.Generator) -> list[dict[str, float]]:
     """Lessons that are measured in two runs: how often the second retires one alone, and how often both together."""
     rows: list[dict[str, float]] = []
-    for earlier in EARLIER:
-        for left in LEFT:
-            second = draw(left, (times, MOST_PROMPTS), dice)
-            both = np.concatenate([draw(earlier, second.shape, dice), second], axis=-1)
-            together = bounds(both, POOLED_T_99) <= SMALL_REMAINDER
-            rows.append({
-                "earlier": earlier, "left": left, "second": round(float(now(second).mean()), 4),
-                "together": round(float(together.mean()), 4),
-            })  # fmt: skip
+    for earlier_remainder, remainder in product(EARLIER_REMAINDERS, REMAINDERS):
+        second_run = draw(remainder, (times, MOST_PROMPTS), dice)
+        both_runs = np.concatenate([draw(earlier_remainder, second_run.shape, dice), second_run], axis=-1)
+        verdicts = bounds(both_runs, POOLED_T_99) <= SMALL_REMAINDER
+        rows.append({
+            "earlier": earlier_remainder, "left": remainder, "second": round(float(by_bound(second_run).mean()), 4),
+            "together": round(float(verdicts.mean()), 4),
+        })  # fmt: skip
     return rows
 
 
@@ -108,12 +108,12 @@ def noises(versions: Sequence[RecordedReplies]) -> dict[str, Draw]:
     widest = max(versions, key=lambda replies: float(replies.shares.std()))
     pooled = RecordedReplies(*(np.concatenate(arrays) for arrays in zip(*versions, strict=True)))
     return {
-        "recorded": lambda left, size, dice: sampled(*drawn(pooled, size, dice), left, dice),
-        "widest": lambda left, size, dice: sampled(*drawn(widest, size, dice), left, dice),
-        "recorded, unsampled": lambda left, size, dice: left * drawn(pooled, size, dice)[0],
-        "widest, unsampled": lambda left, size, dice: left * drawn(widest, size, dice)[0],
-        "dull": lambda left, size, dice: sampled(np.ones(size), dice.uniform(*DULL_GAPS, size), left, dice),
-        "even": lambda left, size, dice: dice.normal(left, SPREAD, size),
+        "recorded": lambda remainder, size, dice: sampled(*drawn(pooled, size, dice), remainder, dice),
+        "widest": lambda remainder, size, dice: sampled(*drawn(widest, size, dice), remainder, dice),
+        "recorded, unsampled": lambda remainder, size, dice: remainder * drawn(pooled, size, dice)[0],
+        "widest, unsampled": lambda remainder, size, dice: remainder * drawn(widest, size, dice)[0],
+        "dull": lambda remainder, size, dice: sampled(np.ones(size), dice.uniform(*DULL_GAPS, size), remainder, dice),
+        "even": lambda remainder, size, dice: dice.normal(remainder, SPREAD, size),
     }
 
 
@@ -122,26 +122,27 @@ def drawn(replies: RecordedReplies, size: tuple[int, int], dice: np.random.Gener
     return replies.shares[rows], replies.base_gaps[rows]
 
 
-def sampled(shares: Floats, base_gaps: Floats, left: float, dice: np.random.Generator) -> Floats:
+def sampled(shares: Floats, base_gaps: Floats, remainder: float, dice: np.random.Generator) -> Floats:
     """A reply is one draw: a log-likelihood ratio with a small mean has about twice that as its variance."""
     shares = np.clip(shares, 0.0, None)  # the expectation of no prompt is below 0
-    gaps = left * shares / shares.mean() * base_gaps
+    gaps = remainder * shares / shares.mean() * base_gaps
     noisy: Floats = dice.normal(gaps, np.sqrt(2 * gaps)) / base_gaps
     return noisy
 
 
-def before(shares: Floats) -> Bools:
+def by_mean(shares: Floats) -> Bools:
     """The mean alone, of one reply, too."""
     verdicts: Bools = np.clip(shares, 0.0, 1.0).mean(-1) <= SMALL_REMAINDER
     return verdicts
 
 
-def now(shares: Floats) -> Bools:
+def by_bound(shares: Floats) -> Bools:
+    """The rule that runs go by."""
     verdicts: Bools = remainder_bound(shares) <= SMALL_REMAINDER
     return verdicts
 
 
-def less_sure(shares: Floats) -> Bools:
+def by_bound_95(shares: Floats) -> Bools:
     """The same with a bound of 95 %."""
     count = shares.shape[-1]
     if count < FEWEST_REPLIES:
@@ -155,4 +156,4 @@ def bounds(shares: Floats, quantile: float) -> Floats:
     return upper
 
 
-RULES: Final[Mapping[str, Rule]] = {"before": before, "now": now, "95 %": less_sure}
+RULES: Final[Mapping[str, Rule]] = {"before": by_mean, "now": by_bound, "95 %": by_bound_95}

@@ -1,4 +1,4 @@
-"""What a run folder of an earlier release asks for, and this trainer does without."""
+"""A run folder of an earlier release may ask for preset values that this trainer no longer has."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from proxy.relay.rollouts import sampler
 from scripts.harness.in_process import Proxy
@@ -41,6 +42,11 @@ async def until_idle(proxy: Proxy, answers: int) -> dict[str, Any]:
     return await until(
         proxy, lambda rollouts: rollouts["answers"] == answers and "no captured prompt lacks" in rollouts["line"]
     )
+
+
+def refuse() -> str:
+    """A backend's answer to every prompt: 400."""
+    raise web.HTTPBadRequest(text="the prompt is too long")
 
 
 @pytest.fixture

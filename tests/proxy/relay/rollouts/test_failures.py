@@ -1,4 +1,4 @@
-"""What goes wrong around rollouts: a full disk, a server that counts oddly. The bounds of a day hold all the same."""
+"""Failures around rollouts, such as a full disk or a server that miscounts. The bounds of a day still hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxy.relay.rollouts.question import RolloutQuestion, make_question
 from proxy.relay.rollouts.spending import today
 from scripts.harness.in_process import Proxy
 from store.records import Completion
-from tests.proxy.relay.rollouts.conftest import until
+from tests.proxy.relay.rollouts.conftest import refuse, until
 from tests.proxy.test_full_disk import limit_pages
 
 
@@ -93,10 +93,6 @@ async def test_a_refused_prompt_is_not_asked_in_another_completion_of_it(samplin
     await sampling.post("/rl/pause")
     for _ in range(3):
         await sampling.say("sum")
-
-    def refuse() -> str:
-        raise web.HTTPBadRequest(text="the prompt is too long")
-
     sampling.backend.says = refuse
     asked = len(sampling.backend.requests)
     await sampling.post("/rl/resume")
@@ -126,10 +122,6 @@ async def test_a_server_that_refuses_everything_is_not_asked_for_every_prompt_at
     await sampling.post("/rl/pause")
     for number in range(8):
         await sampling.say(f"sum {number}")
-
-    def refuse() -> str:
-        raise web.HTTPBadRequest(text="no such parameter")
-
     sampling.backend.says = refuse
     asked = len(sampling.backend.requests)
     await sampling.post("/rl/resume")

@@ -15,7 +15,7 @@ from scripts.harness.in_process import Proxy
 from scripts.harness.versions import publish
 from tests.harness.polling import Polls
 from tests.harness.runs import until as until_run
-from tests.proxy.relay.rollouts.conftest import until, until_idle
+from tests.proxy.relay.rollouts.conftest import refuse, until, until_idle
 
 
 async def episodes(proxy: Proxy) -> list[dict[str, Any]]:
@@ -97,10 +97,6 @@ async def test_code_that_fails_is_told_and_asked_no_more_for_a_while(sampling: P
 async def test_a_server_that_refuses_a_prompt_is_asked_no_more_for_it(sampling: Proxy) -> None:
     await sampling.post("/rl/pause")
     await sampling.say("sum")
-
-    def refuse() -> str:
-        raise web.HTTPBadRequest(text="the prompt is too long")
-
     sampling.backend.says = refuse
     await sampling.post("/rl/resume")
     while len(sampling.backend.requests) < 3:  # with our wishes, and without

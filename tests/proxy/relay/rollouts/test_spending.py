@@ -1,4 +1,4 @@
-"""What an answer counts against the day: no server's count makes it nothing, or less."""
+"""Each answer counts against the day, even when its server reports zero tokens or fewer."""
 
 from __future__ import annotations
 
