@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from trainer import ranks
+from trainer.idle_cores import openmp_environment
 from trainer.io.encrypted_files import KEY_BYTES, Seal, SealError
 from trainer.io.progress import Progress, Stop, Stopped
 from trainer.io.run_folder import SAMPLES, FolderLocked, RunError, lock, read_spec
@@ -82,14 +83,13 @@ def _key() -> bytes:
 
 
 def _limit_threads(folder: Path) -> None:
-    """Two processes with all cores each spin against each other; see docs/lab/training-log.md."""
+    """To begin with; a run that was given no number takes idle cores, too (idle_cores)."""
     try:
         threads = read_spec(folder).threads
     except RunError:
         return  # the run will say so in its result
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, str(threads or default_threads()[1]))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in openmp_environment(threads or default_threads()[1]).items():
+        os.environ.setdefault(name, value)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainer import low_priority
+from trainer.idle_cores import openmp_environment
 from trainer.limits import ProcessLimits, limited
 
 _LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ in an address
@@ -116,16 +117,9 @@ def python_environment(threads: int) -> dict[str, str]:
 
 
 def child_environment(threads: int) -> dict[str, str]:
-    """Ours without secrets, with a thread budget that is kept while waiting, too."""
+    """Ours without secrets, with so many threads to begin with, which hardly wait by spinning."""
     environment = {name: value for name, value in os.environ.items() if not _is_secret(name, value)}
-    return environment | {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        # An OpenMP thread that waits by spinning takes the core that the other process needs.
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "GOMP_SPINCOUNT": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+    return environment | openmp_environment(threads) | {"TOKENIZERS_PARALLELISM": "false"}
 
 
 async def lines(process: asyncio.subprocess.Process) -> AsyncIterator[dict[str, Any]]:

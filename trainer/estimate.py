@@ -6,6 +6,7 @@ formulas are footprint's. Not here: the words (the proxy's `rlproxy plan`).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -298,7 +299,7 @@ def duration(estimate: Estimate, threads: int) -> Duration | None:
     rounded = speed.bfloat16 if way.store != "float32" else speed.float32
     scored = speed.bfloat16 if way.store == "bfloat16" else speed.float32
     seconds = work.scoring / scored + work.steps / rounded + work.writing / rounded
-    quiet_s = START_S + seconds / CPU_REACHED / threads
+    quiet_s = START_S + seconds / CPU_REACHED / math.sqrt(threads)  # two threads are 1.4 times as fast as one
     return Duration(quiet_s, True, quiet_s * slowdown if (slowdown := _slowdown(threads)) is not None else None)
 
 

@@ -54,6 +54,7 @@ from trainer.lessons.prompts import (
     with_hint,
     without_lessons,
 )
+from trainer.idle_cores import most_threads
 from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.places.bucket import BucketError
@@ -270,7 +271,7 @@ def estimate_run(spec: str, request: EstimateRequest) -> Estimate:
 
 def run_seconds(estimated: Estimate, threads: int = 0) -> Duration | None:
     """Estimate the time of the advised way, with nothing else to do; None where no way fits, or without torch."""
-    return estimate.duration(estimated, threads or default_threads()[1])
+    return estimate.duration(estimated, threads or most_threads())
 
 
 class LocalLauncher:
@@ -380,13 +381,13 @@ class LocalLauncher:
         log: Path,
         tell: Callable[[str], None] = lambda line: None,
     ) -> LocalServer:
-        threads = threads or default_threads()[0]
         command = ["-m", "trainer.serve", "--host", host, "--port", str(port), "--threads", str(threads)]
         command += ["--weights", weights] if weights else []
         command += ["--name", name] if name else []
         command += ["--trust-remote-code"] if trust_remote_code else []
         command += ["--images", images.model_dump_json()] if images else []
-        process = await spawn([*command, "--watch-stdin"], threads=threads, log=log, environment={KEY_VARIABLE: key})
+        first = threads or default_threads()[0]
+        process = await spawn([*command, "--watch-stdin"], threads=first, log=log, environment={KEY_VARIABLE: key})
         try:
             async with asyncio.timeout(READY_S) as limit:
                 async for event in lines(process):

@@ -14,6 +14,7 @@ from tests.harness import tiny
 from tests.trainer.formats.test_gguf import make_adapter
 from tests.trainer.formats.test_merge_gguf import layers_of, make_base
 from trainer import child_process, launch
+from trainer.idle_cores import SPINS
 from trainer.io.run_folder import lock
 from trainer.launch import LaunchError, LocalLauncher, verify_adapter
 from trainer.places import local
@@ -176,10 +177,10 @@ def test_children_get_no_secrets_and_a_thread_budget(monkeypatch):
     assert not any("hush" in value for value in found.values())
     assert found["HTTPS_PROXY"] == "http://me:needed@proxy"  # weights are downloaded through it
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
-    assert found["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (found["OMP_WAIT_POLICY"], found["GOMP_SPINCOUNT"]) == ("PASSIVE", str(SPINS))
 
 
-def test_the_budgets_together_are_no_more_than_the_cores(monkeypatch):
+def test_what_both_begin_with_is_no_more_than_the_cores(monkeypatch):
     for cores, budgets in ((1, (1, 1)), (2, (1, 1)), (3, (2, 1)), (8, (4, 4))):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
         assert launch.default_threads() == budgets

@@ -30,6 +30,7 @@ from config.presets import Preset
 from trainer.formats import model_code, model_info, server_layers
 from trainer.formats.lora_files import LOADING, load_tensors, save_adapter
 from trainer.formats.model_shape import mlp_width
+from trainer.idle_cores import use_idle_cores
 from trainer.io.run_folder import Compute, ServerFormat
 from trainer.mis_po import Terms
 from trainer.out_of_memory import OutOfMemory
@@ -118,6 +119,8 @@ class TorchPolicy:
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         assert self.trained, "no parameter is trainable"
         self._causal: Any = self.model.get_base_model()
+        if self.device == "cpu" and not threads:
+            use_idle_cores(torch_load.body(self._causal))
         self._scale_logits = logit_scaling(self._causal.config)
         self._vocabulary = int(self._causal.config.get_text_config().vocab_size)
         self.words = max(self._vocabulary, int(self._causal.get_input_embeddings().num_embeddings))

@@ -20,6 +20,8 @@ from typing import Any
 
 from trainer.formats import model_code
 from trainer.formats.weights import Weights, WeightsError, resolve
+from trainer.idle_cores import openmp_environment, use_idle_cores
+from trainer.limits import default_threads
 
 GRACE_SECONDS = 10.0  # for running replies, after SIGTERM
 KEY_VARIABLE = "RLPROXY_SERVE_KEY"
@@ -31,23 +33,11 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--name", help="the model's name in requests (default: the weights folder's name)")
     parser.add_argument("--host", default="127.0.0.1", help=f"off loopback only with a key in {KEY_VARIABLE}")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one, named in the ready line")
-    parser.add_argument("--threads", type=int, default=0, help="0: half the cores, so that a trainer fits beside it")
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as there are idle cores")
     parser.add_argument("--trust-remote-code", action="store_true", help="run Python code in the weights' folder")
     parser.add_argument("--images", default="{}", help="the bounds of pictures, as JSON (settings: images)")
     parser.add_argument("--watch-stdin", action="store_true", help="end when stdin closes")
     return parser.parse_args(argv)
-
-
-def thread_budget(threads: int) -> int:
-    if threads > 0:
-        return threads
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(cores // 2, 1)
-
-
-def openmp_environment(threads: int) -> dict[str, str]:
-    """Read by OpenMP when torch loads, and never again. Waiting threads that spin starve a trainer beside them."""
-    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -97,7 +87,7 @@ async def _serve(
         model_code.trust(weights.path)
     _tell("loading the model into memory")
     try:
-        model, tokenizer = load_model(weights, thread_budget(options.threads))
+        model, tokenizer = load_model(weights, options.threads)
         sight, blind = None, ""
         try:
             sight = Sight(model, weights.path, Images.model_validate_json(options.images))
@@ -147,12 +137,15 @@ def load_model(weights: Weights, threads: int) -> tuple[Any, Any]:
     from transformers.utils import logging as transformers_logging
 
     from trainer.formats import model_class
+    from trainer.policy.torch_load import body
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or default_threads()[0])
     transformers_logging.disable_progress_bar()
     options = model_code.options(weights.path)
     model = model_class.of(weights.path).from_pretrained(weights.path, dtype=torch.float32, **options)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if not threads and not torch.cuda.is_available():
+        use_idle_cores(body(model))
     return model, AutoTokenizer.from_pretrained(weights.path, **options)
 
 
@@ -173,7 +166,7 @@ def _watch_stdin(closed: threading.Event, on_close: list[Callable[[], object]]) 
 
 
 if __name__ == "__main__":
-    environment = openmp_environment(thread_budget(arguments().threads))
+    environment = openmp_environment(arguments().threads or default_threads()[0])
     if any(os.environ.get(name) != value for name, value in environment.items()):
         # Same process, same stdin; only now can these be set, before anything has loaded OpenMP.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **environment})  # noqa: S606

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from scripts.harness.lora import random_adapter
 from tests.trainer.serving import QUESTIONS, Served, until
-from trainer.serve.__main__ import openmp_environment, thread_budget
+from trainer.idle_cores import openmp_environment
 from trainer.serve.http_api import make_app
 
 pytestmark = pytest.mark.model
@@ -408,9 +408,3 @@ def test_what_cannot_start_says_why(weights, more, status, says):
         assert (server.returncode, out) == (status, b"")
         assert says in error.decode()
         assert error.count(b"\n") == 1
-
-
-def test_half_the_cores_are_left_to_the_trainer():
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    assert thread_budget(0) == max(cores // 2, 1)
-    assert thread_budget(3) == 3

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from proxy.relay.rollouts import answers, sampler
-from proxy.relay.rollouts.question import RolloutQuestion, make_question
+from proxy.relay.rollouts import sampler
 from proxy.relay.rollouts.spending import today
 from scripts.harness.in_process import Proxy
-from store.records import Completion
 from tests.proxy.relay.rollouts.conftest import refuse, until
 from tests.proxy.test_full_disk import limit_pages
 
@@ -72,21 +70,20 @@ async def test_a_prompt_that_fails_at_the_server_comes_after_the_others(
 
 
 async def test_a_prompt_that_cannot_be_asked_again_is_passed_over(
-    sampling: Proxy, monkeypatch: pytest.MonkeyPatch
+    sampling: Proxy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sampler, "PAUSE_S", 0.05)
-
-    def fail(source: Completion) -> RolloutQuestion:
-        if b"poison" in source.new.prompt[-1].body:
-            raise KeyError("a member")
-        return make_question(source)
-
-    monkeypatch.setattr(answers, "make_question", fail)
     await sampling.post("/rl/pause")
     await sampling.say("well")
-    await sampling.say("poison")
+    await sampling.say("damaged")
+    torn = "UPDATE completions SET request = CAST('{\"temp' AS BLOB) WHERE seq = (SELECT max(seq) FROM completions)"
+    await sampling.store._writer.submit(lambda db: db.execute(torn))
     await sampling.post("/rl/resume")
     await until(sampling, lambda rollouts: rollouts["answers"] == 4)
+    log = ""
+    while log.count("JSONDecodeError") < 2:  # it comes once more when no other is left
+        await asyncio.sleep(0.01)
+        log += capsys.readouterr().out
 
 
 async def test_a_refused_prompt_is_not_asked_in_another_completion_of_it(sampling: Proxy) -> None:
