@@ -16,10 +16,11 @@ from config.presets import Preset
 from trainer import losses, mis_po, objectives
 from trainer.io.progress import Progress
 from trainer.io.run_folder import RunSpec
-from trainer.lessons import credit_assignment, critic, trajectories
+from trainer.lessons import credit_assignment, critic, lexical_credit, trajectories
 from trainer.lessons.critic import NO_CRITIC, CriticReading
 from trainer.lessons.degenerate import Flag
 from trainer.lessons.lesson import ReadSample, ScoredSample
+from trainer.lessons.lexical_credit import LexicalCredit
 from trainer.lessons.samples import Sample
 from trainer.lessons.scoring import Scorer
 from trainer.lessons.teacher import TeacherTargets
@@ -168,6 +169,24 @@ def episode_advantages(
     return TokenAdvantages(pushed, frozenset()), counts
 
 
+def credit_words(
+    values: Mapping[str, float], preset: Preset, samples: Sequence[ReadSample], scorer: Scorer
+) -> LexicalCredit:
+    """Credit the words that these ratings go by, those of `values` that are not 0."""
+    tokenizer = scorer.policy.tokenizer
+    rated = [s.sample for s in samples if values[s.sample.rating]]
+    if preset.credit == 1 or not objectives.of(preset).balances:
+        return LexicalCredit([], [])
+    return lexical_credit.credit(
+        [s.tokens.reply for s in rated],
+        [values[s.rating] for s in rated],
+        [critic.conversation(s) for s in rated],
+        lambda token: str(tokenizer.decode([token], skip_special_tokens=True)),
+        least=preset.credit,
+        seed=scorer.spec.seed,
+    )
+
+
 def _token_credit(
     values: Mapping[str, float],
     preset: Preset,
@@ -184,9 +203,14 @@ def _token_credit(
             progress.choice("pushed", "none", NOTHING_TO_COMPARE)
         return None
     rated = [s.sample for s in samples if values[s.sample.rating]]
+    nothing = {s.sample.rating: np.zeros(len(s.sample.tokens.reply)) for s in samples}
+    words = credit_words(values, preset, samples, scorer)
     states, sizes = scorer.states([s.tokens for s in rated]), [values[s.rating] for s in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s in rated])
     credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
+    if words.marks and words.explained >= credit.explained:
+        progress.choice("pushed", "by token", words.reason)
+        return nothing | dict(zip((s.rating for s in rated), words.tokens, strict=True))
     is_explained = credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE
     is_trusted = reading.trusted or is_explained
     reason = _critic_reason(credit)
@@ -194,7 +218,6 @@ def _token_credit(
         progress.choice("pushed", *(("none", f"{reason}; {NOTHING_TO_COMPARE}") if only_likes else ("even", reason)))
         return None
     progress.choice("pushed", "by token", reason)
-    nothing = {s.sample.rating: np.zeros(len(s.sample.tokens.reply)) for s in samples}
     return nothing | dict(zip((s.rating for s in rated), credit.tokens, strict=True))
 
 

@@ -55,10 +55,12 @@ def leaning_targets(
     scorer: Scorer,
     progress: Progress,
     earlier_labels: Labels | None = None,
+    explained_by_words: float = 0.0,
 ) -> Mapping[str, TokenDistribution]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
-    not which side of a baseline it is on."""
+    not which side of a baseline it is on. `explained_by_words`: the share of the ratings that one word explains
+    (lexical_credit); it teaches faster where that is more."""
     rated = [(s, math.copysign(values[s.rating], s.reward)) for s in samples if values[s.rating] and s.reward]
     may_lean = objectives.of(preset).may_lean and preset.credit < 1 and scorer.policy.leans
     if not may_lean or not _is_uniform(samples):
@@ -69,7 +71,7 @@ def leaning_targets(
     states, sizes = scorer.states([s.tokens for s, _ in rated]), [a for _, a in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s, _ in rated])
     explained_by_means, by_chance = credit_assignment.explain_by_means(current, sizes, scorer.spec.seed, earlier_labels)
-    if explained_by_means < preset.credit or by_chance > BY_CHANCE:
+    if explained_by_means < max(preset.credit, explained_by_words) or by_chance > BY_CHANCE:
         return {}
     explained_by_ends = credit_assignment.credit(states, sizes, current, scorer.spec.seed, earlier_labels).explained
     if not is_tone(explained_by_means, explained_by_ends, preset.credit):

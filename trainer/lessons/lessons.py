@@ -321,8 +321,9 @@ def _leaning_targets(
     own_values = {rating: value if rating in own else 0.0 for rating, value in values.items()}
     samples = [s.sample for s in scores.samples]
     earlier_labels = scores.critic.relevant
+    words = advantages.credit_words(own_values, context.preset, scores.samples, context.scorer)
     return leaning.leaning_targets(
-        context.preset, samples, own_values, context.scorer, context.progress, earlier_labels
+        context.preset, samples, own_values, context.scorer, context.progress, earlier_labels, words.explained
     )
 
 
