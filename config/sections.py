@@ -203,7 +203,7 @@ class BackendSection(Section):
     episodes_at_once: int = Field(default=0, ge=0)
     """Requests of episodes at the backend at once; more wait, and people's pass by. 0: three quarters of its slots."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of the built-in backend; 0 chooses by the machine."""
+    """CPU threads of the built-in backend; 0: as many as there are idle cores."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds to wait for a connection to the backend."""
     read_timeout_s: float = Field(default=600.0, gt=0)
@@ -300,7 +300,7 @@ class Train(Section):
     tensorboard: bool = False
     """Write scalars of runs for TensorBoard, to HOME/tensorboard/run-N; needs the tensorboard extra."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of a run; 0 chooses by the machine."""
+    """CPU threads of a run; 0: as many as there are idle cores."""
     compute: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the base model in a run; auto is bfloat16 on a GPU and for a CPU's products, where fast."""
     load_in_4bit: bool = False

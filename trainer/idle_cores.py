@@ -1,7 +1,7 @@
 """How many threads to compute with: one for each core that nothing else needs.
 
 Owns the look at the machine, and the threads of torch that follow it. Threads of one product wait for each other. On a
-quiet machine two are nearly twice as fast as one; beside a program that keeps a core busy they are slower than one
+quiet machine two are up to twice as fast as one. Beside a program that keeps a core busy they are slower than one
 (docs/lab/performance-log.md). Not here: a bound on them (settings: threads), the cores of a container (container), who
 goes first (low_priority).
 """
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import psutil
 
 from trainer.container import processors
-from trainer.limits import default_threads
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -30,9 +29,9 @@ SPINS: Final = 5000
 class CoreTimes(NamedTuple):
     """Seconds so far."""
 
-    at: float  # of the clock
+    clock: float
     busy: float  # of all cores that this process may use, summed
-    own: float  # of these, for this process
+    process: float  # of these, for this process
 
 
 def read_core_times() -> CoreTimes:
@@ -49,10 +48,10 @@ def most_threads() -> int:
     return min(processors(), psutil.cpu_count(logical=False) or processors())
 
 
-def fitting_threads(before: CoreTimes, now: CoreTimes, *, cores: int, most: int) -> int:
+def fitting_threads(previous: CoreTimes, current: CoreTimes, *, cores: int, most: int) -> int:
     """Cores that others left idle between two looks, rounded; one at least."""
-    others = (now.busy - before.busy) - (now.own - before.own)
-    return max(1, min(most, round(cores - others / (now.at - before.at))))
+    load = (current.busy - previous.busy) - (current.process - previous.process)  # of others
+    return max(1, min(most, round(cores - load / (current.clock - previous.clock))))
 
 
 class IdleCores:
@@ -67,15 +66,15 @@ class IdleCores:
 
     def look(self) -> int:
         """The threads to use from now on."""
-        if time.monotonic() - self._times.at >= LOOK_S:
-            before, self._times = self._times, self._read()
-            self.threads = fitting_threads(before, self._times, cores=self._cores, most=self._most)
+        if time.monotonic() - self._times.clock >= LOOK_S:
+            previous, self._times = self._times, self._read()
+            self.threads = fitting_threads(previous, self._times, cores=self._cores, most=self._most)
         return self.threads
 
 
 def openmp_environment(threads: int) -> dict[str, str]:
-    """Read by OpenMP when torch loads, and never again. A thread that waits by spinning for long takes the core that
-    another process needs; one that sleeps at once comes too late for each of the many small products of a model."""
+    """Read by OpenMP when torch loads, and never again. A thread that spins for long while it waits takes
+    the core that another process needs. One that sleeps at once comes too late for each of a model's small products."""
     return {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -40,6 +40,7 @@ from trainer.formats import model_info, sight
 from trainer.formats.manifest import AdapterError
 from trainer.formats.manifest import verify as verify_adapter
 from trainer.formats.weights import DEFAULT_HUB_ID, WeightsError, local, out_of_reach, shapes_of
+from trainer.idle_cores import most_threads
 from trainer.io.encrypted_files import IN_THE_CLEAR, Seal, SealError, is_sealed, partial_path
 from trainer.io.encrypted_files import missing as sealing_lacks
 from trainer.io.run_folder import ServerFormat
@@ -54,7 +55,6 @@ from trainer.lessons.prompts import (
     with_hint,
     without_lessons,
 )
-from trainer.idle_cores import most_threads
 from trainer.limits import default_threads
 from trainer.low_priority import PriorityState, can_stand_still, standing
 from trainer.places.bucket import BucketError

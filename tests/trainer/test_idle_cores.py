@@ -25,7 +25,7 @@ START = CoreTimes(100.0, 50.0, 20.0)
 
 
 def after(seconds: float, *, own: float, others: float) -> CoreTimes:
-    return CoreTimes(START.at + seconds, START.busy + own + others, START.own + own)
+    return CoreTimes(START.clock + seconds, START.busy + own + others, START.process + own)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_threads_are_the_cores_that_others_leave(cores: int, most: int, others: 
 def test_its_own_work_takes_no_thread_away(own: float, others: float, cores: int, most: int) -> None:
     threads = fitting_threads(START, after(1, own=own, others=others), cores=cores, most=most)
     assert 1 <= threads <= most
-    assert abs(threads - fitting_threads(START, after(1, own=0, others=others), cores=cores, most=most)) <= 1  # rounding
+    assert (
+        abs(threads - fitting_threads(START, after(1, own=0, others=others), cores=cores, most=most)) <= 1
+    )  # rounding
 
 
 def test_no_more_than_one_look_a_second() -> None:

@@ -2,8 +2,8 @@
 
 Many tastes show in one token: "you", a digit, a line break, an exclamation mark. The critic of hidden states sees that
 after some runs, and then credits what leads to the token, too. Here each word and each kind of token is asked whether
-it stands in a reply. The best one counts where ratings drawn at random have none as good: the best of all words is
-compared with the best of all words of each shuffle (max-T, Westfall and Young 1993). It earns a reply's whole rating at
+it stands in a reply. The best one counts where ratings drawn at random have none as good. So it is compared
+with the best of all words of each shuffle (max-T, Westfall and Young 1993). It earns a reply's whole rating at
 its first place. A disliked word is pushed down there, which credit by hidden states never does. An end is not a word:
 what leads to it earns a part of the rating. Owns that test and that credit. Pure numpy. Not here: hidden states
 (credit_assignment), how much the looks of replies say (permutation_test).
@@ -76,16 +76,18 @@ def credit(
     tokens = [np.zeros(len(reply)) for reply in replies]
     marks: list[Mark] = []
     y, conversations = np.sign(values), np.array(group, np.int64)
-    rest = np.arange(len(replies))
-    while (mark := _find_mark([places[i] for i in rest], y[rest], conversations[rest], least, seed)) is not None:
-        if marks and mark.sign != marks[0].sign:
+    remainder = np.arange(len(replies))
+    while True:
+        some_places, some_y = [places[i] for i in remainder], y[remainder]
+        mark = _find_mark(some_places, some_y, conversations[remainder], least, seed)
+        if mark is None or (marks and mark.sign != marks[0].sign):
             break  # replies without a liked word are disliked for that, not for what they have
         marks.append(mark)
-        has_mark = np.array([mark.word in places[i] for i in rest])
-        for i in rest[has_mark]:
+        has_mark = np.array([mark.word in each for each in some_places])
+        for i in remainder[has_mark]:
             if y[i] == mark.sign:
                 tokens[i][places[i][mark.word]] = mark.sign * len(replies[i])
-        rest = rest[~has_mark]
+        remainder = remainder[~has_mark]
     return LexicalCredit(tokens, marks)
 
 
@@ -99,7 +101,7 @@ def _first_places(reply: Sequence[int], texts: Mapping[int, str]) -> dict[str, i
 
 
 def _words(text: str) -> list[str]:
-    """What a token counts as: its text, and its kinds."""
+    """Give the text of a token, and its kinds."""
     words = [text.strip().lower()] if text.strip() else []
     is_of_kind = (
         any(c.isdigit() for c in text),
@@ -134,9 +136,9 @@ def _find_mark(
 def _presence(places: Sequence[Mapping[str, int]]) -> dict[tuple[bool, ...], str]:
     """Which replies have a word, by the word; of words in the very same replies the first, kinds before words."""
     counts = Counter(word for each in places for word in each)
-    asked = [word for word in counts if FEWEST <= counts[word] <= len(places) - FEWEST]
+    candidates = [word for word in counts if FEWEST <= counts[word] <= len(places) - FEWEST]
     columns: dict[tuple[bool, ...], str] = {}
-    for word in sorted(asked, key=lambda word: (word not in KINDS, word)):
+    for word in sorted(candidates, key=lambda word: (word not in KINDS, word)):
         columns.setdefault(tuple(word in each for each in places), word)
     return columns
 

@@ -1,4 +1,4 @@
-"""Words that ratings go by, and none where chance would have one. Replies are texts; their ids are places in a table."""
+"""Words that ratings go by, and none where chance would have one. Replies are texts here, ids places in a table."""
 
 import itertools
 import random
@@ -13,7 +13,9 @@ from trainer.lessons.lexical_credit import DIGIT, LINE_BREAK, SYMBOL, LexicalCre
 FILLING = [f" filler{letter}" for letter in "abcdefghijklmnopqrst"]
 
 
-def credit_texts(replies: list[list[str]], ratings: list[float], *, least: float = 0.25, seed: int = 1) -> LexicalCredit:
+def credit_texts(
+    replies: list[list[str]], ratings: list[float], *, least: float = 0.25, seed: int = 1
+) -> LexicalCredit:
     table = sorted({text for reply in replies for text in reply})
     ids = [[table.index(text) for text in reply] for reply in replies]
     return credit(ids, ratings, range(len(replies)), table.__getitem__, least=least, seed=seed)
@@ -34,7 +36,8 @@ def replies_with(word: str, count: int = 28, every: int = 2, seed: int = 0) -> t
 
 
 @pytest.mark.parametrize(
-    ("text", "name"), [(" you", "you"), (" You", "you"), ("7", DIGIT), (".\n\n", LINE_BREAK), ("🙂", SYMBOL), ("!", "!")]
+    ("text", "name"),
+    [(" you", "you"), (" You", "you"), ("7", DIGIT), (".\n\n", LINE_BREAK), ("🙂", SYMBOL), ("!", "!")],
 )
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_the_word_that_tells_earns_the_rating_where_it_stands_first(text: str, name: str, sign: float) -> None:
@@ -65,7 +68,9 @@ def test_a_reply_that_was_rated_against_its_word_is_not_pushed() -> None:
     assert mark.word == "you" and not tokens[0].any() and tokens[2].any()
 
 
-@pytest.mark.parametrize("kind", ["all alike", "two of the other side", "a word that explains too little", "no replies"])
+@pytest.mark.parametrize(
+    "kind", ["all alike", "two of the other side", "a word that explains too little", "no replies"]
+)
 def test_where_no_word_tells_nothing_is_credited(kind: str) -> None:
     replies, has_word = replies_with(" you")
     ratings = [1.0 if has else -1.0 for has in has_word]
@@ -104,7 +109,9 @@ def test_ratings_of_one_conversation_are_dealt_out_together() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.sampled_from(["a", " b", "1", "\n", ""]), min_size=1, max_size=6), st.sampled_from([1.0, -1.0])),
+        st.tuples(
+            st.lists(st.sampled_from(["a", " b", "1", "\n", ""]), min_size=1, max_size=6), st.sampled_from([1.0, -1.0])
+        ),
         max_size=30,
     )
 )
