@@ -11,6 +11,7 @@ what leads to it earns a part of the rating. Owns that test and that credit. Pur
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from config.languages import every, split_words
 from trainer.lessons import critic
 from trainer.mis_po import Floats
 
@@ -38,9 +40,9 @@ class Mark(NamedTuple):
     by_chance: float  # how often shuffled ratings have a word as good
 
     def __str__(self) -> str:
-        name = self.word if self.word in KINDS else f"“{self.word}”"
         side = "liked" if self.sign > 0 else "disliked"
-        return f"{side} replies have {name} (r = {self.correlation:.2f}, by chance in {self.by_chance:.1%})"
+        closeness = f"r = {self.correlation:.2f}, by chance in {self.by_chance:.1%}"
+        return f"{side} replies have {_public_name(self.word)} ({closeness})"
 
 
 class LexicalCredit(NamedTuple):
@@ -89,6 +91,21 @@ def credit(
                 tokens[i][places[i][mark.word]] = mark.sign * len(replies[i])
         remainder = remainder[~has_mark]
     return LexicalCredit(tokens, marks)
+
+
+def _public_name(word: str) -> str:
+    """Name a word for logs and events, which are not encrypted: only one that anybody's texts have."""
+    if word in KINDS:
+        return word
+    is_plain = word in _plain_words() or not any(map(str.isalnum, word))
+    return f"“{word}”" if is_plain else f"a word of {len(word)} letters"
+
+
+@functools.cache
+def _plain_words() -> frozenset[str]:
+    """Words of the texts that come with rlproxy, in all its languages."""
+    texts = (" ".join((each.text, *each.questions)) for each in every())
+    return frozenset(word for text in texts for word in split_words(text.lower()))
 
 
 def _first_places(reply: Sequence[int], texts: Mapping[int, str]) -> dict[str, int]:

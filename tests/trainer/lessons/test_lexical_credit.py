@@ -60,6 +60,20 @@ def test_what_some_replies_say_otherwise_is_a_second_word() -> None:
     assert [values.any() for values in tokens] == [rating > 0 for rating in ratings]
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (" You", "liked replies have “you” (r = 1.00, by chance in 0.5%)"),
+        ("!", "liked replies have “!”"),
+        ("12", "liked replies have a digit"),
+        (" Meier", "liked replies have a word of 5 letters"),
+    ],
+)
+def test_events_which_are_not_encrypted_name_no_word_of_a_persons_own(text: str, name: str) -> None:
+    replies, has_word = replies_with(text)
+    assert credit_texts(replies, [1.0 if has else -1.0 for has in has_word]).reason.startswith(name)
+
+
 def test_a_reply_that_was_rated_against_its_word_is_not_pushed() -> None:
     replies, has_word = replies_with(" you")
     ratings = [1.0 if has else -1.0 for has in has_word]
