@@ -35,17 +35,26 @@ class CoreTimes(NamedTuple):
 
 
 def read_core_times() -> CoreTimes:
-    cores = psutil.cpu_times(percpu=True)
-    if hasattr(os, "sched_getaffinity"):
-        cores = [cores[number] for number in sorted(os.sched_getaffinity(0)) if number < len(cores)]
+    cores, numbers = psutil.cpu_times(percpu=True), _allowed_cores()
+    if len(numbers) < len(cores) and max(numbers) < len(cores):  # else some are offline, and numbers are not places
+        cores = [cores[number] for number in numbers]
     kinds = ("user", "nice", "system", "irq", "softirq", "steal")  # stolen: another machine of the same host had it
     busy = sum(getattr(core, kind, 0.0) for core in cores for kind in kinds)
     return CoreTimes(time.monotonic(), busy, time.process_time())
 
 
 def most_threads() -> int:
-    """The cores of this process; two threads of one physical core are not faster than one."""
-    return min(processors(), psutil.cpu_count(logical=False) or processors())
+    """The cores of this process; two threads of one physical core are not faster than one.
+
+    Of a container's share in processors, half: how much of it the container's other programs take is not seen.
+    """
+    if (share := processors()) < len(_allowed_cores()):
+        return max(1, share // 2)
+    return min(share, psutil.cpu_count(logical=False) or share)
+
+
+def _allowed_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def fitting_threads(previous: CoreTimes, current: CoreTimes, *, cores: int, most: int) -> int:
@@ -61,7 +70,7 @@ class IdleCores:
         self.threads = threads
         self._read = read
         self._times = read()
-        self._cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cores = len(_allowed_cores())
         self._most = most_threads()
 
     def look(self) -> int:

@@ -6,7 +6,9 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -51,6 +53,37 @@ def test_its_own_work_takes_no_thread_away(own: float, others: float, cores: int
     assert (
         abs(threads - fitting_threads(START, after(1, own=0, others=others), cores=cores, most=most)) <= 1
     )  # rounding
+
+
+class Row(NamedTuple):
+    user: float
+    idle: float
+
+
+@pytest.mark.parametrize(
+    ("allowed", "rows", "busy"),
+    [
+        ({1}, [Row(5, 0), Row(7, 0)], 7),
+        ({0, 2}, [Row(5, 0), Row(7, 0)], 12),  # the second row is of core 2: core 1 is offline
+        ({4, 5}, [Row(5, 0), Row(7, 0)], 12),  # a container that shows its own cores alone
+    ],
+)
+def test_cores_that_are_not_ours_are_not_read(
+    allowed: set[int], rows: list[Row], busy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed, raising=False)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: rows)
+    assert read_core_times().busy == busy
+
+
+@pytest.mark.parametrize(("share", "threads"), [(4, 2), (1, 1), (8, 8)])
+def test_a_container_with_a_share_of_processors_uses_half_of_it(
+    share: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
+    monkeypatch.setattr(idle_cores, "processors", lambda: share)
+    assert most_threads() == threads
 
 
 def test_no_more_than_one_look_a_second() -> None:

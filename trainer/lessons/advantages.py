@@ -181,7 +181,9 @@ def credit_words(
         [s.tokens.reply for s in rated],
         [values[s.rating] for s in rated],
         [critic.conversation(s) for s in rated],
-        lambda token: str(tokenizer.decode([token], skip_special_tokens=True)),
+        lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=True)),
+        chances=[np.exp(s.old.plain) for s in samples if values[s.sample.rating]],
+        chosen=[s.chosen for s in rated],
         least=preset.credit,
         seed=scorer.spec.seed,
     )
@@ -208,7 +210,8 @@ def _token_credit(
     states, sizes = scorer.states([s.tokens for s in rated]), [values[s.rating] for s in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s in rated])
     credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
-    if words.marks and words.explained >= credit.explained:
+    is_useless = only_likes and words.marks and words.marks[0].sign < 0  # the disliked replies have a teacher
+    if words.marks and words.explained >= credit.explained and not is_useless:
         progress.choice("pushed", "by token", words.reason)
         return nothing | dict(zip((s.rating for s in rated), words.tokens, strict=True))
     is_explained = credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE

@@ -81,9 +81,8 @@ def credit(
 def _regrouped(current: Labels, previous: Labels | None) -> tuple[Labels, Labels | None]:
     """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
     labels may be of these very replies."""
-    if len(np.unique(current.group)) >= min(critic.FOLDS, len(current.sign)):
-        return current, previous
-    return current._replace(group=np.arange(len(current.sign))), None
+    group = critic.few_apart(current.group)
+    return (current, previous) if group is current.group else (current._replace(group=group), None)
 
 
 def _label_sets(previous: Labels | None) -> list[Labels | None]:

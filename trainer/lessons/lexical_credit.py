@@ -27,7 +27,10 @@ from trainer.mis_po import Floats
 FEWEST: Final = 3  # replies with a word, and as many without, below which it is not asked
 SHUFFLES: Final = 199
 BY_CHANCE: Final = 0.01  # how often shuffled ratings may have a word as good
+DECIDED: Final = 0.75  # the chance of a word at its first place, above which it was decided before
 DIGIT, LINE_BREAK, SYMBOL = "a digit", "a line break", "a symbol"  # no word of a text has a space
+BROKEN: Final = "\ufffd"  # stands for bytes that are not a whole character
+MOST_PIECES: Final = 4  # bytes of a character in UTF-8, each a token at worst
 KINDS: Final = (DIGIT, LINE_BREAK, SYMBOL)
 
 
@@ -63,32 +66,39 @@ def credit(
     replies: Sequence[Sequence[int]],
     values: Sequence[float],
     group: Sequence[int],
-    text_of: Callable[[int], str],
+    text_of: Callable[[Sequence[int]], str],
     *,
+    chances: Sequence[Floats],
+    chosen: Sequence[NDArray[np.bool_]] | None = None,
     least: float,
     seed: int,
 ) -> LexicalCredit:
     """Credit the word that the ratings go by, then the one that the replies without it go by; no marks: there is none.
 
     `values`: the advantage of each reply, whose sign is the rating. `group`: the same for replies of one conversation.
-    `text_of`: the text of a token, empty for an end. `least`: the share of the ratings' variance that a word explains.
+    `text_of`: the text of some tokens, empty for an end. `chances`: (T,) of each reply's tokens. `chosen`: (T,) of each
+    reply, where the model had a choice; None: everywhere. `least`: the share of the ratings' variance that a word
+    explains.
     """
-    texts = {token: text_of(token) for reply in replies for token in reply}
-    places = [_first_places(reply, texts) for reply in replies]
+    pieces = functools.cache(text_of)
+    masks = chosen if chosen is not None else [np.ones(len(reply), bool) for reply in replies]
+    places = [_first_places(reply, mask, pieces) for reply, mask in zip(replies, masks, strict=True)]
     tokens = [np.zeros(len(reply)) for reply in replies]
     marks: list[Mark] = []
-    y, conversations = np.sign(values), np.array(group, np.int64)
+    y, conversations = np.sign(values), critic.few_apart(np.array(group, np.int64))
     remainder = np.arange(len(replies))
     while True:
         some_places, some_y = [places[i] for i in remainder], y[remainder]
         mark = _find_mark(some_places, some_y, conversations[remainder], least, seed)
         if mark is None or (marks and mark.sign != marks[0].sign):
             break  # replies without a liked word are disliked for that, not for what they have
-        marks.append(mark)
         has_mark = np.array([mark.word in each for each in some_places])
-        for i in remainder[has_mark]:
-            if y[i] == mark.sign:
-                tokens[i][places[i][mark.word]] = mark.sign * len(replies[i])
+        firsts = {i: places[i][mark.word] for i in remainder[has_mark] if y[i] == mark.sign}
+        if np.median([chances[i][place] for i, place in firsts.items()]) > DECIDED:
+            break  # what is said before the word led to it, as "three steps:" does to a digit
+        marks.append(mark)
+        for i, place in firsts.items():
+            tokens[i][place] = mark.sign * len(replies[i])
         remainder = remainder[~has_mark]
     return LexicalCredit(tokens, marks)
 
@@ -108,17 +118,31 @@ def _plain_words() -> frozenset[str]:
     return frozenset(word for text in texts for word in split_words(text.lower()))
 
 
-def _first_places(reply: Sequence[int], texts: Mapping[int, str]) -> dict[str, int]:
-    """Where a reply has each word and each kind of token first."""
+def _first_places(
+    reply: Sequence[int], chosen: NDArray[np.bool_], text_of: Callable[[Sequence[int]], str]
+) -> dict[str, int]:
+    """Where a reply has each word and each kind of token first, of what the model chose."""
     places: dict[str, int] = {}
-    for place, token in enumerate(reply):
-        for word in _words(texts[token]):
-            places.setdefault(word, place)
+    place = 0
+    while place < len(reply):
+        size = _character_size(reply, place, text_of)
+        if chosen[place]:
+            for word in _words(text_of(tuple(reply[place : place + size]))):
+                places.setdefault(word, place)
+        place += size
     return places
+
+
+def _character_size(reply: Sequence[int], place: int, text_of: Callable[[Sequence[int]], str]) -> int:
+    """How many tokens are whole characters from here on: one, or the pieces of one character."""
+    sizes = range(1, min(MOST_PIECES, len(reply) - place) + 1)
+    return next((size for size in sizes if BROKEN not in text_of(tuple(reply[place : place + size]))), 1)
 
 
 def _words(text: str) -> list[str]:
     """Give the text of a token, and its kinds."""
+    if BROKEN in text:
+        return []
     words = [text.strip().lower()] if text.strip() else []
     is_of_kind = (
         any(c.isdigit() for c in text),

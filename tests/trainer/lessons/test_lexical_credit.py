@@ -2,11 +2,13 @@
 
 import itertools
 import random
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from trainer.lessons.lexical_credit import DIGIT, LINE_BREAK, SYMBOL, LexicalCredit, credit
 
@@ -14,11 +16,34 @@ FILLING = [f" filler{letter}" for letter in "abcdefghijklmnopqrst"]
 
 
 def credit_texts(
-    replies: list[list[str]], ratings: list[float], *, least: float = 0.25, seed: int = 1
+    replies: list[list[str]],
+    ratings: list[float],
+    *,
+    chances: list[NDArray[np.float64]] | None = None,
+    chosen: list[NDArray[np.bool_]] | None = None,
+    least: float = 0.25,
+    seed: int = 1,
 ) -> LexicalCredit:
     table = sorted({text for reply in replies for text in reply})
     ids = [[table.index(text) for text in reply] for reply in replies]
-    return credit(ids, ratings, range(len(replies)), table.__getitem__, least=least, seed=seed)
+    return credit(
+        ids,
+        ratings,
+        range(len(replies)),
+        joined(table),
+        chances=chances or even_chances(ids),
+        chosen=chosen,
+        least=least,
+        seed=seed,
+    )
+
+
+def even_chances(ids: Sequence[Sequence[int]]) -> list[NDArray[np.float64]]:
+    return [np.full(len(reply), 0.5) for reply in ids]
+
+
+def joined(table: list[str]) -> Callable[[Sequence[int]], str]:
+    return lambda ids: "".join(table[id] for id in ids)
 
 
 def replies_with(word: str, count: int = 28, every: int = 2, seed: int = 0) -> tuple[list[list[str]], list[bool]]:
@@ -74,6 +99,56 @@ def test_events_which_are_not_encrypted_name_no_word_of_a_persons_own(text: str,
     assert credit_texts(replies, [1.0 if has else -1.0 for has in has_word]).reason.startswith(name)
 
 
+def test_a_word_counts_only_where_the_model_chose_it() -> None:
+    replies, has_word = replies_with(" you")
+    for reply in replies:
+        reply.insert(0, " you")  # forced, as by a schema
+    ratings = [1.0 if has else -1.0 for has in has_word]
+    chosen = [np.arange(len(reply)) > 0 for reply in replies]
+    tokens, (mark,) = credit_texts(replies, ratings, chosen=chosen)
+    assert mark.word == "you" and not any(values[0] for values in tokens)
+    assert [values.any() for values in tokens] == has_word
+
+
+def test_pieces_of_one_character_are_one_symbol_and_half_of_one_is_none() -> None:
+    """As byte-level tokenizers cut them: a smile is two tokens, and so is a Polish letter."""
+    smile, letter = ["<smile", "smile>"], ["<z", "z>"]
+
+    def text_of(ids: Sequence[int]) -> str:
+        text = "".join(table[id] for id in ids).replace("".join(smile), "🙂").replace("".join(letter), "ż")
+        for piece in (*smile, *letter):
+            text = text.replace(piece, "\ufffd")
+        return text
+
+    replies, has_word = replies_with("!", seed=1)
+    for reply, has in zip(replies, has_word, strict=True):
+        reply[3:3] = letter
+        reply[:] = [text for text in reply if text != "!"]
+        reply[1:1] = smile if has else []
+    table = sorted({text for reply in replies for text in reply})
+    ids = [[table.index(text) for text in reply] for reply in replies]
+    ratings = [1.0 if has else -1.0 for has in has_word]
+    tokens, (mark,) = credit(ids, ratings, range(len(ids)), text_of, chances=even_chances(ids), least=0.25, seed=1)
+    assert mark.word == SYMBOL
+    assert [values.nonzero()[0].tolist() for values in tokens] == [[1] if has else [] for has in has_word]
+
+
+@pytest.mark.parametrize(("chance", "counts"), [(0.5, True), (0.9, False)])
+def test_a_word_that_was_decided_before_it_is_said_does_not_count(chance: float, counts: bool) -> None:
+    replies, has_word = replies_with(" you")
+    chances = [np.where(np.arange(len(reply)) == 12, 0.01, chance) for reply in replies]  # its second place
+    ratings = [1.0 if has else -1.0 for has in has_word]
+    assert bool(credit_texts(replies, ratings, chances=chances).marks) is counts
+
+
+def test_of_few_conversations_each_reply_is_by_itself() -> None:
+    replies, has_word = replies_with(" you")
+    table = sorted({text for reply in replies for text in reply})
+    ids = [[table.index(text) for text in reply] for reply in replies]
+    ratings = [1.0 if has else -1.0 for has in has_word]
+    assert credit(ids, ratings, [7] * len(ids), joined(table), chances=even_chances(ids), least=0.25, seed=1).marks
+
+
 def test_a_reply_that_was_rated_against_its_word_is_not_pushed() -> None:
     replies, has_word = replies_with(" you")
     ratings = [1.0 if has else -1.0 for has in has_word]
@@ -109,16 +184,15 @@ def test_ratings_drawn_at_random_go_by_a_word_in_one_of_a_hundred_draws() -> Non
 
 
 def test_ratings_of_one_conversation_are_dealt_out_together() -> None:
-    """Four conversations of seven alike replies each: any word of two of them is as good by chance."""
-    replies = [[f" topic{number % 4}", *FILLING[:3]] for number in range(28)]
-    ratings = [1.0 if number % 4 < 2 else -1.0 for number in range(28)]
-    for number, reply in enumerate(replies):
-        reply.append(" so" if number % 4 < 2 else " or")
+    """Six conversations of five alike replies each: any word of three of them is as good by chance."""
+    replies = [[*FILLING[:3], " so" if number % 6 < 3 else " or"] for number in range(30)]
     table = sorted(set(itertools.chain(*replies)))
     ids = [[table.index(text) for text in reply] for reply in replies]
-    groups = [number % 4 for number in range(28)]
-    assert not credit(ids, ratings, groups, table.__getitem__, least=0.25, seed=1).marks
-    assert credit(ids, ratings, range(28), table.__getitem__, least=0.25, seed=1).marks
+    ratings = [1.0 if number % 6 < 3 else -1.0 for number in range(30)]
+    assert not credit(
+        ids, ratings, [number % 6 for number in range(30)], joined(table), chances=even_chances(ids), least=0.25, seed=1
+    ).marks
+    assert credit(ids, ratings, range(30), joined(table), chances=even_chances(ids), least=0.25, seed=1).marks
 
 
 @given(
