@@ -115,11 +115,14 @@ def test_beside_programs_that_keep_every_core_busy_there_is_one_thread(busy_core
     assert cores.look() == 1
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="torch comes with GNU's OpenMP on Linux alone")
 def test_a_thread_of_torch_spins_for_a_moment_and_then_sleeps() -> None:
+    """OpenMP itself says what it has read."""
     code = "import torch; print(torch.get_num_threads()); print(torch.__config__.parallel_info())"
-    environment = os.environ | openmp_environment(1)
+    environment = os.environ | openmp_environment(1) | {"OMP_DISPLAY_ENV": "VERBOSE"}
     output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert output.stdout.startswith("1\n") and "OMP_NUM_THREADS : 1" in output.stdout
+    assert f"GOMP_SPINCOUNT = '{idle_cores.SPINS}'" in output.stderr
 
 
 def test_each_pass_has_the_threads_that_there_are_cores_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,8 +210,8 @@ def _token_credit(
     states, sizes = scorer.states([s.tokens for s in rated]), [values[s.rating] for s in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s in rated])
     credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
-    is_useless = only_likes and words.marks and words.marks[0].sign < 0  # the disliked replies have a teacher
-    if words.marks and words.explained >= credit.explained and not is_useless:
+    has_no_push = only_likes and words.marks and words.marks[0].sign < 0  # the disliked replies have a teacher
+    if words.marks and words.explained >= credit.explained and not has_no_push:
         progress.choice("pushed", "by token", words.reason)
         return nothing | dict(zip((s.rating for s in rated), words.tokens, strict=True))
     is_explained = credit.explained >= preset.credit and credit.by_chance <= credit_assignment.BY_CHANCE

@@ -81,7 +81,7 @@ def credit(
 def _regrouped(current: Labels, previous: Labels | None) -> tuple[Labels, Labels | None]:
     """The same labels, each reply by itself where there are few conversations: none can be left out whole then. Earlier
     labels may be of these very replies."""
-    group = critic.few_apart(current.group)
+    group = critic.separate_if_few(current.group)
     return (current, previous) if group is current.group else (current._replace(group=group), None)
 
 

@@ -257,7 +257,7 @@ def assign_folds(group: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     return np.array([fold_of[name] for name in group], np.int64)
 
 
-def few_apart(group: NDArray[np.int64]) -> NDArray[np.int64]:
+def separate_if_few(group: NDArray[np.int64]) -> NDArray[np.int64]:
     """(R,) the same groups, each reply by itself where there are few conversations: none can be left out whole then."""
     return group if len(np.unique(group)) >= min(FOLDS, len(group)) else np.arange(len(group))
 

@@ -1,12 +1,12 @@
 """Ratings that go by a word: which one tells liked replies from disliked ones, and where a reply says it first.
 
-Many tastes show in one token: "you", a digit, a line break, an exclamation mark. The critic of hidden states sees that
-after some runs, and then credits what leads to the token, too. Here each word and each kind of token is asked whether
-it stands in a reply. The best one counts where ratings drawn at random have none as good. So it is compared
-with the best of all words of each shuffle (max-T, Westfall and Young 1993). It earns a reply's whole rating at
-its first place. A disliked word is pushed down there, which credit by hidden states never does. An end is not a word:
-what leads to it earns a part of the rating. Owns that test and that credit. Pure numpy. Not here: hidden states
-(credit_assignment), how much the looks of replies say (permutation_test).
+Many tastes show in one token: "you", a line break, an exclamation mark. The critic of hidden states sees that late,
+and then credits what leads to the token, too. Here each word and each kind of token is asked whether it stands in
+a reply. The best one counts where ratings drawn at random have none as good. So it is compared with the best of all
+words of each shuffle (max-T, Westfall and Young 1993). It earns a reply's whole rating at its first place. A disliked
+word is pushed down there, which credit by hidden states never does. An end is not a word: what leads to it earns a part
+of the rating. Owns that test and that credit. Pure numpy. Not here: hidden states (credit_assignment), how much the
+looks of replies say (permutation_test).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def credit(
     places = [_first_places(reply, mask, pieces) for reply, mask in zip(replies, masks, strict=True)]
     tokens = [np.zeros(len(reply)) for reply in replies]
     marks: list[Mark] = []
-    y, conversations = np.sign(values), critic.few_apart(np.array(group, np.int64))
+    y, conversations = np.sign(values), critic.separate_if_few(np.array(group, np.int64))
     remainder = np.arange(len(replies))
     while True:
         some_places, some_y = [places[i] for i in remainder], y[remainder]
@@ -163,15 +163,15 @@ def _find_mark(
     features = (features - features.mean(0)) / features.std(0)
     correlations = _correlations(features, y)
     best = int(np.abs(correlations).argmax())
-    height = float(np.abs(correlations[best]))
-    if height**2 < least:
+    strength = float(np.abs(correlations[best]))
+    if strength**2 < least:
         return None
     shuffle = np.random.default_rng(seed)
-    heights = [np.abs(_correlations(features, critic.deal(y, group, shuffle))).max() for _ in range(SHUFFLES)]
-    by_chance = (1 + int((np.array(heights) >= height - 1e-9).sum())) / (1 + SHUFFLES)
+    shuffled = [np.abs(_correlations(features, critic.deal(y, group, shuffle))).max() for _ in range(SHUFFLES)]
+    by_chance = (1 + int((np.array(shuffled) >= strength - 1e-9).sum())) / (1 + SHUFFLES)
     if by_chance > BY_CHANCE:
         return None
-    return Mark(list(columns.values())[best], float(np.sign(correlations[best])), height, by_chance)
+    return Mark(list(columns.values())[best], float(np.sign(correlations[best])), strength, by_chance)
 
 
 def _presence(places: Sequence[Mapping[str, int]]) -> dict[tuple[bool, ...], str]:

@@ -111,7 +111,7 @@ def test_a_word_counts_only_where_the_model_chose_it() -> None:
 
 
 def test_pieces_of_one_character_are_one_symbol_and_half_of_one_is_none() -> None:
-    """As byte-level tokenizers cut them: a smile is two tokens, and so is a Polish letter."""
+    """A byte-level tokenizer cuts a smile, or a Polish letter, into two tokens."""
     smile, letter = ["<smile", "smile>"], ["<z", "z>"]
 
     def text_of(ids: Sequence[int]) -> str:
