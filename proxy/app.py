@@ -243,7 +243,7 @@ async def _tell_of_damage(store: Store, events: Events) -> None:
 
 async def _refresh(events: Events, lessons: PromptLessons) -> None:
     async for event in events.listen():
-        if event.kind in ("rating", "retracted", "published", "swap", "lesson"):
+        if event.kind in ("rating", "retracted", "published", "swap"):
             lessons.changed()
 
 

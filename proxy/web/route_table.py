@@ -224,7 +224,8 @@ CHATS: Final = (
 CONTROL: Final = (
     _read(
         "/rl/events", EVENTS, lambda h: h.control.events,
-        "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`, `rebuild`, `retrain`. "
+        "Server-sent events: `rating`, `retracted`, `run`, `paused`, `resumed`, `problem`, `rebuild`, `retrain`, "
+        "`episode`, `signal`, `judged`, `experiment`, `line`, `published`, `lent`, `woken`. "
         "`captured`: `count` answers ended. `waiting`: a rule stopped the run. `swap`: with its seconds. `watch`: a "
         "version was rolled back by itself. `Last-Event-ID` resumes. Ends when the key is revoked.",
         Raw({"text/event-stream": {}}), query={"after": number(0, 10**18 - 1)},

@@ -1,1 +1,1 @@
-"""`rlproxy init`: what is here, five questions, what will be written, and the proof that it works."""
+"""`rlproxy init`: what is here, six questions, what will be written, and the proof that it works."""

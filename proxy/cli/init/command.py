@@ -22,7 +22,7 @@ def init(
     start: Annotated[bool, typer.Option("--start/--no-start", help="Start rlproxy and prove that it works.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --yes or --answers.")] = False,
 ) -> None:
-    """Set rlproxy up: finds your model server and your agents, asks five questions, and shows that it works."""
+    """Set rlproxy up: finds your model server and your agents, asks at most six questions, and shows that it works."""
     from proxy.cli.init import assistant
     from proxy.cli.init.answers import BadAnswers
     from proxy.cli.init.console import Console, Interrupted
