@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -151,11 +152,14 @@ def _wait(since: Status | None, timeout_s: float) -> _Plan[int]:
     while True:
         status = yield from _status()
         if status.last_run >= awaited_run:
-            run = yield _ClientCall("GET", f"/rl/runs/{awaited_run}")
+            last = status.raw["last_run"]
+            runs = (yield _ClientCall("GET", "/rl/runs?limit=1000"))["data"]
+            of_line = [run for run in runs if run["line"] == last["line"] and run["id"] >= awaited_run]
+            run = min(of_line, key=itemgetter("id"), default=last)  # numbers go through all lines
             if run["status"] == "done" and (status.live >= run["version"] or status.trains_another):
                 return int(run["version"])
             if run["ended_at"] is not None and run["status"] != "done":
-                raise NotTrained(f"Run {awaited_run} ended {run['status']}, so no version is new: {run['reason']}.")
+                raise NotTrained(f"Run {run['id']} ended {run['status']}, so no version is new: {run['reason']}.")
         if time.monotonic() >= end:
             problem = f"; there is a problem: {status.problem}" if status.problem else ""
             raise NotTrained(f"No new version answers after {timeout_s:g} s: training {status.training}{problem}.")

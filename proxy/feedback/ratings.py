@@ -156,6 +156,8 @@ class Feedback:
             raise NotFound(f"There is no completion {new.completion_id}.", param="completion_id") from None
         except EventTaken as error:
             raise _event_conflict(error.rating) from None
+        except NoAnswer as error:
+            raise _no_answer_error(error) from None
         except StoreError as error:
             raise not_stored("The reaction was not stored", error) from error
         rating = reacted.rating

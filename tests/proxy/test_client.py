@@ -12,6 +12,8 @@ import pytest
 from proxy.client import AsyncClient, Client, NotTrained, Refused, Unreachable
 from scripts.fakes.another_program import AnotherProgram
 from scripts.harness.in_process import Proxy
+from tests.harness.lines import create, rate
+from tests.harness.runs import rated, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,6 +61,25 @@ async def test_waiting_for_the_version_that_ratings_make(proxy: Proxy) -> None:
             await rlproxy.rate("last", "bad")
         with pytest.raises(NotTrained, match="Run 2 ended rejected, so no version is new: it rejected"):
             await asyncio.to_thread(Client(proxy.url).wait_until_trained, before, timeout_s=30)
+
+
+@pytest.mark.parametrize("outcome", ["passed", "rejected"])
+async def test_runs_of_other_lines_are_not_waited_for(proxy: Proxy, outcome: str) -> None:
+    """Run 2 is Ann's; run 3 is the common line's."""
+    await create(proxy, "ann")
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    async with AsyncClient(proxy.url) as rlproxy:
+        before = await rlproxy.status()
+        proxy.launcher.outcome = outcome
+        await rate(proxy, "ann", 4)
+        while not any(run["id"] == 2 and run["ended_at"] for run in (await proxy.get("/rl/runs"))["data"]):
+            await asyncio.sleep(0.01)
+        proxy.launcher.outcome = "passed"
+        await rated(proxy, 4)
+        version = await rlproxy.wait_until_trained(before, timeout_s=30)
+        assert version == (await rlproxy.status()).live
+        assert {each.run for each in await rlproxy.versions() if each.version == version} == {3}
 
 
 async def test_what_it_says_where_there_is_no_rlproxy() -> None:

@@ -925,3 +925,14 @@ def test_a_run_that_an_earlier_release_began_goes_on_without_replay(tmp_path, mo
     assert "removed by an upgrade" in choice["why"]
     for name, tensor in tensors(tmp_path / "new" / "v0002").items():
         np.testing.assert_array_equal(tensors(tmp_path / "old" / "v")[name], tensor)
+
+
+def test_a_reply_of_a_version_whose_folder_is_gone_does_not_fail_the_others(tmp_path, model, lines):
+    late = lines[0] | {"rating": "rt-late", "version": 1, "exact": False, "logprobs": None, "text": "so"}
+    missing = {"1": str(tmp_path / "deleted" / "v0001")}
+    folder = tiny.run_folder(tmp_path / "run", model, [*lines, late], version=2, parent=0, adapters=missing)
+    result, _ = go(folder)
+    assert result["status"] == "passed", result["reason"]
+    outcome = result["samples"]["rt-late"]
+    assert (outcome["used"], outcome["cause"]) == (False, "unusable")
+    assert outcome["reason"] == "not exact, and the folder of version 1 is gone"

@@ -132,6 +132,8 @@ def _refusal(context: LessonContext, sample: Sample) -> ReplyRefusal | None:
     if not sample.exact and sample.version and sample.version not in spec.adapters:
         reason = f"not exact, and run.json does not name the adapter of version {sample.version}"
         return ReplyRefusal(sample, "unusable", reason)
+    if not sample.exact and sample.version not in (0, spec.parent) and not spec.adapters[sample.version].is_dir():
+        return ReplyRefusal(sample, "unusable", f"not exact, and the folder of version {sample.version} is gone")
     if sample.truncated and not (sample.human or sample.followed or sample.episode):
         return ReplyRefusal(sample, "truncated", "cut short, and no person rated it or went on from it")
     return None

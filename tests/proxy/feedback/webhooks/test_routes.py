@@ -243,6 +243,15 @@ async def with_live_version(proxy: Proxy) -> None:
     assert (await proxy.post("/rl/promote/1"))[0] == 200
 
 
+async def test_a_reaction_on_an_answer_that_failed_says_so_and_is_not_asked_for_again(chats: Chats) -> None:
+    chats.proxy.backend.fail_next = 2  # asked for log-probs, and without
+    id = await chats.completion()
+    await chats.link("slack", "C1", TS, id)
+    status, body = await chats.send("slack", signing.slack_reaction("+1", id="E1", timestamp=time.time()))
+    assert status == 200 and "has no answer" in json.dumps(body)
+    assert await chats.values(id) == {}
+
+
 async def test_what_the_disk_does_not_take_is_asked_for_again(chats: Chats) -> None:
     id = await chats.completion()
     await chats.link("slack", "C1", TS, id)
