@@ -26,7 +26,7 @@ from proxy.versions.services import Services
 from proxy.versions.version_copies import VersionCopies
 from store.errors import RunEnded
 from store.file.meta import of_line
-from store.learning.versions import WAITING
+from store.learning.versions import ITSELF, WAITING
 from store.records import Adapter, Run
 from trainer.launch import AdapterError, Seal, verify_adapter
 
@@ -108,14 +108,15 @@ class Publisher:
         parent = await self._store.versions.get(adapter.parent)
         name = version_in_words(adapter.parent)
         # Read last: the baseline that is published next goes by it.
-        live = (await self._store.versions.pointer(adapter.line)).live
-        if live == adapter.version:  # a person was quicker
+        pointer = await self._store.versions.pointer(adapter.line)
+        if pointer.live == adapter.version:  # a person was quicker
             return None
-        if parent is not None and parent.withdrawn:
+        is_by_person = pointer.live == adapter.parent and pointer.actor != ITSELF  # also where another line withdrew it
+        if parent is not None and parent.withdrawn and not is_by_person:
             return f"v{adapter.version} was trained from {name}, which was rolled back: it waits for `promote`."
         if adapter.line not in self._live_version.lines:
             return f"v{adapter.version} is of the line {adapter.line}, which was retired: it waits for `promote`."
-        if live == adapter.parent:
+        if pointer.live == adapter.parent:
             return None
         return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
 
@@ -231,7 +232,6 @@ class Publisher:
             if adapter is None or adapter.version == await self._store.meta.get(NEWEST, None):
                 continue
             waiting = await self._store.meta.get(of_line(WAITING, line), None) == adapter.version
-            # Of a backend that is still asleep, the swap does not know it yet.
-            live = (await self._store.versions.pointer(line)).live
-            if waiting and adapter.withdrawn is None and adapter.parent == live:
+            # The pointer on disk counts: of a backend that is still asleep, the swap does not know it yet.
+            if waiting and adapter.withdrawn is None and await self._overtaken(adapter) is None:
                 await self._go_live(adapter)

@@ -20,6 +20,7 @@ from store.file.part import StorePart
 from store.line_records import COMMON, Pointer
 from store.records import BASE, Adapter
 
+ITSELF: Final = "rlproxy"  # the actor of a change that no person has made
 WAITING = "not_yet_live"  # the version that was published since the pointer moved last
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
 
@@ -47,7 +48,7 @@ def pointer(db: sqlite3.Connection, line: str) -> Pointer:
 
 def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str = COMMON) -> Pointer:
     """Make a version live in a line. The one before becomes `previous`, unless nothing changed, or it is gone for good.
-    Raises UnknownAdapter, UnknownLine."""
+    A version that a person makes live is not withdrawn any more. Raises UnknownAdapter, UnknownLine."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
     old_pointer = pointer(db, line)
@@ -69,6 +70,8 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str 
             "UPDATE lines SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ? WHERE name = ?",
             (*values, line),
         )
+    if actor != ITSELF:
+        db.execute("UPDATE adapters SET withdrawn = NULL WHERE version = ? AND path != ''", (live,))
     meta.set_meta(db, meta.of_line(WAITING, line), None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
     meta.set_meta(db, meta.of_line(RATED_BEFORE, line), newest)
