@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from scripts.harness.in_process import Proxy
+from tests.harness.forgetting import forget
 from tests.harness.lines import create, rate, until_live
 from tests.harness.runs import rated, until
 
@@ -207,7 +208,13 @@ async def test_a_version_that_its_server_refuses_gives_its_ratings_back(
     await proxy.stop()
     await proxy.start()
     assert (await proxy.get("/rl/status"))["live"] == 1
+    (sample, *_) = await proxy.store.samples.of_run(2)
+    assert (await forget(proxy, completion=sample.completion.new.id, dry_run=True))["trained"] == [2]
     assert (await proxy.post("/rl/promote/v2"))[1]["live"] == 2
+    status = await proxy.get("/rl/status")
+    assert (status["ratings"]["fresh"], status["last_run"]["status"]) == (0, "done")
+    async with proxy.http.delete(f"/v1/feedback/{sample.rating.id}") as response:
+        assert (await response.json())["trained"] == [2]
 
 
 async def test_a_version_whose_server_is_away_keeps_its_place(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
