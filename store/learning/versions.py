@@ -21,7 +21,7 @@ from store.line_records import COMMON, Pointer
 from store.records import BASE, Adapter
 
 ITSELF: Final = "rlproxy"  # the actor of a change that no person has made
-WAITING = "not_yet_live"  # the version that was published since the pointer moved last
+WAITING = "not_yet_live"  # the version that was published last, until it is live or a person moves the pointer
 USED_AFTER_ALL: Final = "its ratings were given back, and count as used since a person made its version live"
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
 
@@ -73,7 +73,9 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str 
         )
     if actor != ITSELF:
         _approve(db, live)
-    meta.set_meta(db, meta.of_line(WAITING, line), None)
+    waiting = meta.of_line(WAITING, line)
+    if actor != ITSELF or meta.read_meta(db, waiting, None) == live:
+        meta.set_meta(db, waiting, None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
     meta.set_meta(db, meta.of_line(RATED_BEFORE, line), newest)
     of_line = {} if line == COMMON else {"line": line}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from scripts.harness.records import adapter, claim, put, rated
+from scripts.harness.records import adapter, claim, put, rated, rating
 from store.learning.episode_groups import EpisodeRequirements
 from store.learning.episodes import NewReward
+from store.learning.versions import WAITING
 from store.store import Store
 
 
@@ -34,6 +35,21 @@ async def test_a_person_takes_back_that_a_version_is_withdrawn(store: Store) -> 
     await store.versions.point(0, "rolled back by itself", "rlproxy")
     await store.versions.point(1, "promoted by hand", "ann")
     assert await reason_of(store, 1) is None
+
+
+async def test_a_version_that_waits_does_so_until_it_is_live_or_a_person_moves_the_pointer(store: Store) -> None:
+    await published(store)
+    await put(store, "x")
+    await store.ratings.rate(rating("x"))
+    run, _ = await claim(store, version=2)
+    await store.runs.publish(run.id, adapter(2, run.id), {}, 0.5)
+    await store.versions.point(1, "an experiment", "rlproxy")
+    assert await store.meta.get(WAITING) == 2
+    await store.versions.point(2, "run 2 passed the gate", "rlproxy")
+    assert await store.meta.get(WAITING) is None
+    await store.meta.set(WAITING, 2)
+    await store.versions.point(1, "rollback", "ann")
+    assert await store.meta.get(WAITING) is None
 
 
 async def test_a_version_that_is_gone_stays_withdrawn(store: Store) -> None:
