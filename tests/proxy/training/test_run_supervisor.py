@@ -450,6 +450,7 @@ async def test_a_version_published_just_before_a_crash_goes_live(proxy: Proxy) -
 
 
 async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
+    proxy.launcher.result = {"episode_baseline_after": 0.7}
     await rated(proxy, 4)
     await until(proxy, live=1)
     await proxy.post("/rl/reset")
@@ -459,7 +460,7 @@ async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
     await rated(proxy, 4)
     await until(proxy, live=2)
     order = json.loads((proxy.launcher.started[1] / "run.json").read_text())
-    assert order["parent"] == 0
+    assert (order["parent"], order["baseline"], order["episode_baseline"]) == (0, 0.0, 0.0)
 
 
 NIGHT, NOON = datetime(2026, 11, 16, 23, 0), datetime(2026, 11, 16, 12, 0)
