@@ -476,7 +476,7 @@ class Adapter:
     path: str  # empty: it learned from what was forgotten and is gone
     created_at: float
     manifest: dict[str, Any]
-    withdrawn: str | None = None  # why rlproxy rolled it back; it goes live again by a person's word only
+    withdrawn: str | None = None  # why rlproxy rolled it back, until a person makes it live again
     line: str = COMMON
 
     @property

@@ -202,8 +202,9 @@ class Claims:
         await self._store.meta.set(of_line(TUNE, line), True)
 
     async def reset(self, line: str) -> None:
-        """The line's next run begins with a baseline of 0."""
+        """The line's next run begins with baselines of 0."""
         await self._store.meta.set(of_line(BASELINE, line), 0.0)
+        await self._store.meta.set(of_line(EPISODE_BASELINE, line), 0.0)
 
     async def note_rate(self, run: Run, rate: float) -> None:
         """A sweep has found this learning rate, whatever becomes of its run."""

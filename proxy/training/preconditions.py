@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from config.sections import Train
+from proxy.core.version_names import version_in_words
 from proxy.training import own_loss
 from proxy.training.adapter_check import AdapterCheck
 from proxy.training.cloud_student import CloudStudent
@@ -31,6 +32,7 @@ from proxy.training.schedule_rules import (
 )
 from proxy.training.system_load import Machine
 from proxy.training.weights_check import WeightsCheck
+from proxy.versions.experiments import Experiments
 from proxy.versions.live_version import LiveVersion
 from proxy.versions.services import Services
 from store.learning.episode_groups import ReadyEpisodes
@@ -62,6 +64,7 @@ class Preconditions:
         weights_check: WeightsCheck,
         cloud_student: CloudStudent | None,
         state: RunState,
+        experiments: Experiments,
     ) -> None:
         self._services = services
         self._settings = services.settings
@@ -73,6 +76,7 @@ class Preconditions:
         self._weights_check = weights_check
         self.cloud_student = cloud_student
         self.state = state
+        self._experiments = experiments
         train = self._settings.train
         if train.where != "local":  # what is free on this machine says nothing about another
             train = train.model_copy(update=UNBOUNDED)
@@ -132,11 +136,23 @@ class Preconditions:
         due = await self._ratings_due(train, line, by_hand=by_hand, early=early)
         if not due.now and not await self._rebuilds(line):  # people go first
             due = await self._episodes_due(due, line, by_hand=by_hand or early)
+        if due.now and not early and (reason := self._comparison(line)) is not None:
+            return RunDecision(False, reason)
         if due.now and (rule := await self.blocking_rule(None, starting=True, by_hand=by_hand)) is not None:
             return RunDecision(False, rule)
         if due.now and not early and self._weights_check.is_pending:  # a rule stood in its way a moment ago
             return RunDecision(False, "the served model is compared with the weights first")
         return due
+
+    def _comparison(self, line: str) -> str | None:
+        """The experiment that a run of this line waits for. Its end says which version the run is to go on from."""
+        every_line = self._settings.train.publish == "by experiment"
+        if (running := self._experiments.delaying(line, every_line=every_line)) is None:
+            return None
+        return (
+            f"v{running.version} is compared with {version_in_words(running.against)}, and the ratings wait until that "
+            "experiment ends; `rlproxy experiment stop` ends it"
+        )
 
     async def _ratings_due(self, train: Train, line: str, *, by_hand: bool, early: bool) -> RunDecision:
         fresh = await self.fresh(line=line)

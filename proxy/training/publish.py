@@ -26,7 +26,7 @@ from proxy.versions.services import Services
 from proxy.versions.version_copies import VersionCopies
 from store.errors import RunEnded
 from store.file.meta import of_line
-from store.learning.versions import WAITING
+from store.learning.versions import ITSELF, WAITING
 from store.records import Adapter, Run
 from trainer.launch import AdapterError, Seal, verify_adapter
 
@@ -39,9 +39,16 @@ RETRY_SWAP_S: Final = (2.0, 10.0, 60.0)
 Ending = Literal["rejected", "empty", "failed", "cancelled"]
 
 
+class Obstacle(NamedTuple):
+    """The reason that a version does not go live by itself."""
+
+    reason: str
+    is_own_change: bool = False  # rlproxy made another one live, and no person has decided about this one
+
+
 class PublishResult(NamedTuple):
     adapter: Adapter
-    waits: str | None  # why it does not go live by itself
+    obstacle: Obstacle | None
 
 
 class Publisher:
@@ -84,40 +91,55 @@ class Publisher:
         adapter = Adapter(run.version, run.parent, run.id, run.model, str(path), time.time(), manifest, line=run.line)
         if self._cloud_student and not run.retrains:
             await self._cloud_student.publishes(run.version)
-        waits = None if self._cloud_student or run.retrains else await self._overtaken(adapter)
+        obstacle = None if self._cloud_student or run.retrains else await self._overtaken(adapter)
         seal = Seal(await self._store.runs.existing_key(run.id))
         pairs = await asyncio.to_thread(run_folder.answer_pairs, Path(run.folder), seal)
-        baseline = None if waits else result.get("baseline_after")
+        baseline = None if obstacle else result.get("baseline_after")
         await self._store.runs.publish(run.id, adapter, result, baseline, pairs)
         self._ended(run, "done", result.get("reason", ""))
-        return PublishResult(adapter, waits)
+        return PublishResult(adapter, obstacle)
 
     async def make_live(self, published: PublishResult) -> None:
-        """Let the version answer, unless it has to wait for a person."""
-        adapter, waits = published
+        """Let the version answer, unless another one has taken the place of its parent."""
+        adapter, obstacle = published
         await self._copies.copy(adapter)
         if self._cloud_student:
             await self._cloud_student.published(adapter.version)
-        elif waits:
-            self._wait(adapter, waits)
+        elif obstacle:
+            await self._set_aside(adapter, obstacle)
         else:
             await self._go_live(adapter)
 
-    async def _overtaken(self, adapter: Adapter) -> str | None:
+    async def _overtaken(self, adapter: Adapter) -> Obstacle | None:
         """Why a version is not to go live by itself: what it was trained from does not answer any more."""
+        version = f"v{adapter.version}"
         parent = await self._store.versions.get(adapter.parent)
         name = version_in_words(adapter.parent)
         # Read last: the baseline that is published next goes by it.
-        live = (await self._store.versions.pointer(adapter.line)).live
-        if live == adapter.version:  # a person was quicker
+        pointer = await self._store.versions.pointer(adapter.line)
+        if pointer.live == adapter.version:  # a person was quicker
             return None
-        if parent is not None and parent.withdrawn:
-            return f"v{adapter.version} was trained from {name}, which was rolled back: it waits for `promote`."
+        is_by_person = pointer.live == adapter.parent and pointer.actor != ITSELF  # also where another line withdrew it
+        if parent is not None and parent.withdrawn and not is_by_person:
+            return Obstacle(f"{version} was trained from {name}, which was rolled back: it waits for `promote`.")
         if adapter.line not in self._live_version.lines:
-            return f"v{adapter.version} is of the line {adapter.line}, which was retired: it waits for `promote`."
-        if live == adapter.parent:
+            return Obstacle(f"{version} is of the line {adapter.line}, which was retired: it waits for `promote`.")
+        if pointer.live == adapter.parent:
             return None
-        return f"v{adapter.version} was trained from {name}, which is not live any more: it waits for `promote`."
+        if pointer.actor != ITSELF:
+            return Obstacle(f"{version} was trained from {name}, which is not live any more: it waits for `promote`.")
+        reason = (
+            f"{version} was trained from {name}, and {version_in_words(pointer.live)} went live by itself meanwhile: "
+            f"its ratings are fresh again; `rlproxy promote {version}` takes it all the same."
+        )
+        return Obstacle(reason, is_own_change=True)
+
+    async def _set_aside(self, adapter: Adapter, obstacle: Obstacle) -> None:
+        """It waits for a person where a person has left its parent. Else its ratings train on what answers now."""
+        if obstacle.is_own_change:
+            await self._return_ratings(adapter, obstacle.reason, "rejected")
+        else:
+            self._wait(adapter, obstacle.reason)
 
     def _wait(self, adapter: Adapter, reason: str) -> None:
         log.warning("version waits", version=adapter.version, why=reason)
@@ -137,7 +159,7 @@ class Publisher:
                 return
             except Overtaken:  # while it waited for the backend, for the next try or for its turn
                 if (obstacle := await self._overtaken(adapter)) is not None:
-                    self._wait(adapter, obstacle)
+                    await self._set_aside(adapter, obstacle)
                 return
             except Conflict as error:  # live already, or it does not fit the server's model any more, or is damaged
                 if self._live_version.live_of(adapter.line) != version:
@@ -165,8 +187,8 @@ class Publisher:
 
     async def _is_compared(self, adapter: Adapter) -> bool:
         """Tell whether it does not go live now: another is compared, or it has to win an experiment first."""
-        running = self._experiments.current
-        if running is not None and (running.line == adapter.line or self._by_experiment):
+        running = self._experiments.delaying(adapter.line, every_line=self._by_experiment)
+        if running is not None:
             if running.version != adapter.version:
                 self._wait(adapter, f"v{adapter.version} waits until the experiment with v{running.version} has ended.")
             return True
@@ -222,7 +244,8 @@ class Publisher:
         self._events.emit("run", run=run.id, event="ended", status=status, reason=reason)
 
     async def finish_swap(self) -> None:
-        """A version that was published just before a crash goes live now; not one that nobody was to serve."""
+        """A version that was published just before a crash, or waited for an experiment, goes live now; not one that
+        nobody was to serve. Where another one has taken its place, its ratings are fresh again."""
         if self._cloud_student:
             return
         newest = {adapter.line: adapter for adapter in await self._store.versions.all()}  # in their order
@@ -231,7 +254,11 @@ class Publisher:
             if adapter is None or adapter.version == await self._store.meta.get(NEWEST, None):
                 continue
             waiting = await self._store.meta.get(of_line(WAITING, line), None) == adapter.version
-            # Of a backend that is still asleep, the swap does not know it yet.
-            live = (await self._store.versions.pointer(line)).live
-            if waiting and adapter.withdrawn is None and adapter.parent == live:
+            if not waiting or adapter.withdrawn is not None:
+                continue
+            # The pointer on disk counts: of a backend that is still asleep, the swap does not know it yet.
+            obstacle = await self._overtaken(adapter)
+            if obstacle is None:
                 await self._go_live(adapter)
+            elif obstacle.is_own_change:  # a person's has been told
+                await self._set_aside(adapter, obstacle)

@@ -113,6 +113,8 @@ class RunSupervisor:
             raise Conflict(f"No run was started: {due.reason}.")
         if tune:
             await self._claims.tune(line)
+        if self.state.run is not None:  # it has begun meanwhile
+            raise Conflict(f"Run {self.state.run.id} is under way already.")
         self._requested = line
         self._start_settled.clear()
         self.wake()
@@ -286,8 +288,7 @@ class RunSupervisor:
 
     async def _progress_of(self, run: Run) -> RunProgress:
         """With the time of earlier runs, and what this one has done before it was stopped."""
-        times = StageTimes.of(await self._store.runs.recent(), run.model)
-        progress = RunProgress(run.samples, times)
+        progress = RunProgress(run.samples, StageTimes.of(await self._store.runs.recent(), run.model))
         progress.replay(await asyncio.to_thread(run_folder.progress, Path(run.folder)))
         return progress
 
@@ -299,6 +300,7 @@ class RunSupervisor:
             await self._call_off(run)
             return
         self.state.run, self.state.progress = run, RunProgress(run.samples)
+        self._requested = self._requested if run.retrains or self._requested != run.line else None  # that is this run
         self._start_settled.set()
         self.state.blocking_rule, self.state.stalled = None, None
         self._recorded.clear()
@@ -368,7 +370,6 @@ class RunSupervisor:
             else:
                 await self._store.runs.started(run.id)
                 run = await self._store.runs.get(run.id) or run
-            self._exceeded = None
             status = await self._supervise(run)
             if self._cancelled == run.id:
                 continue
@@ -414,7 +415,7 @@ class RunSupervisor:
     async def _supervise(self, run: Run) -> int:
         """One trainer process, from start to end. It never outlives this call."""
         train = self._settings.train
-        self._halted = False
+        self._halted, self._exceeded = False, None
         try:
             job = await self._launcher.start(
                 Path(run.folder),
@@ -451,8 +452,7 @@ class RunSupervisor:
                 self.state.progress.add(event)
                 if event.get("event") == "alive":
                     continue
-                rate = event.get("rate")
-                if event.get("event") == "tuned" and isinstance(rate, float):
+                if event.get("event") == "tuned" and isinstance(rate := event.get("rate"), float):
                     await self._claims.note_rate(run, rate)
                 self._events.emit("run", **{**event, "run": run.id})
             status = await job.wait()

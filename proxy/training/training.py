@@ -70,8 +70,9 @@ class Training:
         self.weights_check = WeightsCheck(settings, store, backend, services.launcher, events)
         self.cloud_student = CloudStudent(settings, store, events) if backend.capabilities.is_foreign else None
         self.preconditions = Preconditions(
-            services, self.live_version, self.gpu_sharing, self.weights_check, self.cloud_student, RunState()
-        )
+            services, self.live_version, self.gpu_sharing, self.weights_check, self.cloud_student, RunState(),
+            self.experiments,
+        )  # fmt: skip
         self.rehearsal = Rehearsal(services, self.weights_check, self.preconditions)
         self.unlearning = Unlearning(
             settings, store, self.live_version, backend, self.preconditions, self.cloud_student, events
@@ -162,4 +163,9 @@ class Training:
             if event.kind in ("rating", "retracted", "swap", "rebuild"):
                 self.experiments.wake()
             if event.kind == "experiment" and event.data["event"] == "ended":
-                self._services.tasks.spawn("after-experiment", self._publisher.finish_swap())
+                self._services.tasks.spawn("after-experiment", self._experiment_ended())
+
+    async def _experiment_ended(self) -> None:
+        """First the version that waited for it, then the runs that did."""
+        await self._publisher.finish_swap()
+        self.supervisor.wake()

@@ -54,6 +54,11 @@ class Experiments:
         """The one that runs."""
         return self._arms.experiment
 
+    def delaying(self, line: str, *, every_line: bool) -> Experiment | None:
+        """The running one that a new version of this line waits for. `every_line`: those of other lines count, too."""
+        experiment = self._arms.experiment
+        return experiment if experiment is not None and (every_line or experiment.line == line) else None
+
     async def start(self, version: int, against: int | None, share: float, actor: str) -> Experiment:
         """Load the candidate and begin. Raises Conflict, NotFound, Unsupported, BackendDown, BackendBroke."""
         adapter = await self._store.versions.get(version)

@@ -35,16 +35,17 @@ _OF_COMPLETIONS: Final = """SELECT r.id FROM json_each(?) j CROSS JOIN ratings r
 _JUDGED_BY: Final = """SELECT DISTINCT r.id FROM json_each(?) j CROSS JOIN signals s ON s.next_id = j.value
 CROSS JOIN ratings r ON r.completion_id = s.completion_id AND r.source = 'judge'"""
 _OF_RATER: Final = "SELECT r.id FROM ratings r WHERE r.rater = ?"
-_RUNS: Final = """SELECT DISTINCT u.id, u.status, u.version, s.split FROM json_each(?) j
+_RUNS: Final = """SELECT DISTINCT u.id, u.status, s.split FROM json_each(?) j
 CROSS JOIN run_samples s ON s.rating_id = j.value CROSS JOIN runs u ON u.id = s.run_id"""
-_OF_EPISODES: Final = """SELECT DISTINCT u.id, u.status, u.version, 'train' AS split FROM json_each(?) j
+_OF_EPISODES: Final = """SELECT DISTINCT u.id, u.status, 'train' AS split FROM json_each(?) j
 CROSS JOIN completions c ON c.id = j.value CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')
 CROSS JOIN run_episodes t ON t.episode = e.seq CROSS JOIN runs u ON u.id = t.run_id"""
 _EPISODES: Final = """SELECT DISTINCT e.seq AS id FROM json_each(?) j CROSS JOIN completions c ON c.id = j.value
 CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')"""
 # A run of an earlier release may have trained once more on what one before it took: only its result says so.
-_REPLAYED: Final = """SELECT DISTINCT u.version FROM runs u CROSS JOIN json_each(u.result, '$.samples') o
-WHERE u.status = 'done' AND CAST(json_extract(o.value, '$.used') AS TEXT) IN ('1', 'true')
+_REPLAYED: Final = """SELECT DISTINCT u.id FROM adapters a CROSS JOIN runs u ON u.id = a.run_id
+CROSS JOIN json_each(u.result, '$.samples') o
+WHERE CAST(json_extract(o.value, '$.used') AS TEXT) IN ('1', 'true')
 AND o.key IN (SELECT value FROM json_each(?))"""
 
 FORGOTTEN_OF: Final = "SELECT f.hash FROM json_each(?) j CROSS JOIN forgotten f ON f.hash = j.value"
@@ -65,11 +66,12 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
         ratings += [id for id in _ids(db, _JUDGED_BY, _json(completions)) if id not in set(ratings)]
     runs = db.execute(_RUNS, (_json(ratings),)).fetchall()
     runs += db.execute(_OF_EPISODES, (_json(completions),)).fetchall()
-    trained = {row["version"] for row in runs if row["status"] == "done" and row["split"] == "train"}
-    trained |= {row["version"] for row in db.execute(_REPLAYED, (_json(ratings),))}
-    rows = db.execute("SELECT version, parent FROM adapters WHERE path != ''")  # those that are gone are
-    parents = {row["version"]: row["parent"] for row in rows}
-    trained &= parents.keys()
+    trained_by = {row["id"] for row in runs if row["split"] == "train"}
+    trained_by |= {row["id"] for row in db.execute(_REPLAYED, (_json(ratings),))}
+    # Whatever its run came to: a version that was given back has learned, and has its files. One that is gone has none.
+    adapters = db.execute("SELECT version, parent, run_id FROM adapters WHERE path != ''").fetchall()
+    parents = {row["version"]: row["parent"] for row in adapters}
+    trained = {row["version"] for row in adapters if row["run_id"] in trained_by}
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
     heirs = tuple(sorted(_heirs(parents, trained)))
     return Forgetting(tuple(completions), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)

@@ -349,7 +349,8 @@ class SampleStore(StorePart):
 
     async def recent_held(self, model: str, limit: int, line: str = COMMON) -> list[RunSample]:
         """Samples that earlier runs of this model and line held back, nobody took back and no later rating has brought
-        into training since. Not those of another base: their ids are of its tokenizer."""
+        into training since. Each is there once, also where two runs hold it back. Not those of another base: their ids
+        are of its tokenizer."""
         rows = await self._reader.rows(
             """SELECT r.*, s.split FROM runs u CROSS JOIN run_samples s ON s.run_id = u.id
             CROSS JOIN ratings r ON r.id = s.rating_id
@@ -357,7 +358,8 @@ class SampleStore(StorePart):
             AND s.split = 'held' AND r.live = 1
             AND NOT EXISTS (SELECT 1 FROM ratings x CROSS JOIN run_samples t ON t.rating_id = x.id
                             CROSS JOIN runs v ON v.id = t.run_id
-                            WHERE x.completion_id = r.completion_id AND t.split = 'train' AND v.retrains = 0
+                            WHERE x.completion_id = r.completion_id AND v.retrains = 0
+                            AND (t.split = 'train' OR (t.rating_id = s.rating_id AND t.run_id > s.run_id))
                             AND v.status IN ('claimed', 'running', 'done'))
             ORDER BY u.id DESC, r.seq DESC LIMIT ?""",
             (model, line, limit),

@@ -2,7 +2,7 @@
 
 Owns the state of that, one named value, and what changes in the database when it begins. The versions are withdrawn and
 have no folder any more. The runs that made them have failed after the fact, so their ratings are fresh again. The
-reward baseline is that of the clean version. Not here: which versions learned from it (forget), the files, the swap and
+baselines are those of the clean version. Not here: which versions learned from it (forget), the files, the swap and
 the runs (proxy).
 """
 
@@ -68,7 +68,7 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
         )
     touched = _lines_of(db, versions)
     if COMMON in touched:
-        meta.set_meta(db, runs.BASELINE, _baseline(db, goes_on))
+        _set_baselines(db, COMMON, goes_on)
     for row in db.execute("SELECT name, live FROM lines").fetchall():
         line_goes_on = clean(parents, row["live"], deleted)
         if row["live"] == line_goes_on:
@@ -78,7 +78,7 @@ def begin(db: sqlite3.Connection, versions: Collection[int]) -> None:
                 (row["name"], version_list),
             )
         if row["name"] in touched:
-            meta.set_meta(db, meta.of_line(runs.BASELINE, row["name"]), _baseline(db, line_goes_on))
+            _set_baselines(db, row["name"], line_goes_on)
     meta.set_meta(
         db,
         STATE,
@@ -165,14 +165,17 @@ def _deleted_versions(db: sqlite3.Connection) -> set[int]:
     return {row["version"] for row in db.execute("SELECT version FROM adapters WHERE path = ''")}
 
 
-def _baseline(db: sqlite3.Connection, version: int) -> float:
-    """State that the run left that made this version."""
+def _set_baselines(db: sqlite3.Connection, line: str, version: int) -> None:
+    """As the run that made this version left them; 0 without one."""
     row = db.execute(
-        """SELECT json_extract(u.result, '$.baseline_after') AS baseline FROM adapters a JOIN runs u ON u.id = a.run_id
-        WHERE a.version = ?""",
+        """SELECT json_extract(u.result, '$.baseline_after') AS baseline,
+        json_extract(u.result, '$.episode_baseline_after') AS episode_baseline
+        FROM adapters a JOIN runs u ON u.id = a.run_id WHERE a.version = ?""",
         (version,),
     ).fetchone()
-    return float(row["baseline"]) if row is not None and row["baseline"] is not None else 0.0
+    baseline, episode_baseline = (0.0, 0.0) if row is None else (row["baseline"], row["episode_baseline"])
+    meta.set_meta(db, meta.of_line(runs.BASELINE, line), float(baseline or 0.0))
+    meta.set_meta(db, meta.of_line(runs.EPISODE_BASELINE, line), float(episode_baseline or 0.0))
 
 
 def _json(numbers: Iterable[int]) -> str:

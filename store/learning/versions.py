@@ -20,7 +20,9 @@ from store.file.part import StorePart
 from store.line_records import COMMON, Pointer
 from store.records import BASE, Adapter
 
-WAITING = "not_yet_live"  # the version that was published since the pointer moved last
+ITSELF: Final = "rlproxy"  # the actor of a change that no person has made
+WAITING = "not_yet_live"  # the version that was published last, until it is live or a person moves the pointer
+USED_AFTER_ALL: Final = "its ratings were given back, and count as used since a person made its version live"
 RATED_BEFORE = "rated_before"  # the newest rating (seq) when it did: no clock that is set can change what was before
 
 _COMMON: Final = "SELECT * FROM pointer"
@@ -47,7 +49,7 @@ def pointer(db: sqlite3.Connection, line: str) -> Pointer:
 
 def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str = COMMON) -> Pointer:
     """Make a version live in a line. The one before becomes `previous`, unless nothing changed, or it is gone for good.
-    Raises UnknownAdapter, UnknownLine."""
+    A person who does so approves the version. Raises UnknownAdapter, UnknownLine."""
     if live != BASE and db.execute("SELECT 1 FROM adapters WHERE version = ?", (live,)).fetchone() is None:
         raise UnknownAdapter(live)
     old_pointer = pointer(db, line)
@@ -69,12 +71,34 @@ def point(db: sqlite3.Connection, live: int, reason: str, actor: str, line: str 
             "UPDATE lines SET live = ?, previous = ?, changed_at = ?, reason = ?, actor = ? WHERE name = ?",
             (*values, line),
         )
-    meta.set_meta(db, meta.of_line(WAITING, line), None)
+    if actor != ITSELF:
+        _approve(db, live)
+    waiting = meta.of_line(WAITING, line)
+    if actor != ITSELF or meta.read_meta(db, waiting, None) == live:
+        meta.set_meta(db, waiting, None)
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM ratings").fetchone()
     meta.set_meta(db, meta.of_line(RATED_BEFORE, line), newest)
     of_line = {} if line == COMMON else {"line": line}
     meta.audit(db, actor, "point", {"live": live, "was": old_pointer.live, "reason": reason} | of_line)
     return new_pointer
+
+
+def _approve(db: sqlite3.Connection, version: int) -> None:
+    """It is not withdrawn any more. Where its run gave its samples back, they count as used, since the version that
+    answers has learned them."""
+    db.execute("UPDATE adapters SET withdrawn = NULL WHERE version = ? AND path != ''", (version,))
+    row = db.execute(
+        """SELECT u.id FROM adapters a CROSS JOIN runs u ON u.id = a.run_id
+        WHERE a.version = ? AND a.path != '' AND u.status <> 'done'""",
+        (version,),
+    ).fetchone()
+    if row is None:
+        return
+    db.execute("UPDATE runs SET status = 'done', reason = ? WHERE id = ?", (USED_AFTER_ALL, row["id"]))
+    db.execute(
+        "UPDATE episodes SET taken = 1 WHERE seq IN (SELECT t.episode FROM run_episodes t WHERE t.run_id = ?)",
+        (row["id"],),
+    )
 
 
 def withdraw(db: sqlite3.Connection, version: int, reason: str, actor: str) -> None:

@@ -138,6 +138,8 @@ async def call_everything(store: Store) -> None:
     await store.opinions.votes(0)
     await store.opinions.moments()
     await store.versions.withdraw(1, "worse", "rlproxy")
+    await store.runs.give_back(run.id, "worse")
+    await store.versions.point(1, "promoted by hand", "me")
     await store.runs.unfinished()
     await store.stats.counts()
     [row async for row in store.transfer.export()]

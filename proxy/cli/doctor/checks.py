@@ -323,7 +323,7 @@ def training(facts: DoctorFacts) -> DoctorCheck:
     fix = None if "train.weights does not say" in run_state["waits_for"] else fix  # no run starts, by hand either
     fix = None if facts.status["match"]["stops"] or facts.status["backend"].get("obstacle") else fix
     fix = "`rlproxy resume`" if run_state["paused"] else fix
-    fix = None if "pip install" in run_state["waits_for"] else fix  # that says it
+    fix = None if any(cure in run_state["waits_for"] for cure in ("pip install", "experiment stop")) else fix
     fix = (_share(facts.status) or fix) if "train.min_free_" in run_state["waits_for"] else fix
     return DoctorCheck("training", "note", f"nothing trains now: {run_state['waits_for']}", fix)
 

@@ -9,6 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from scripts.harness.in_process import Proxy
+from tests.harness.forgetting import forget
+from tests.harness.lines import create, rate, until_live
 from tests.harness.runs import rated, until
 
 
@@ -91,6 +93,43 @@ async def test_a_parent_that_is_live_again_when_the_run_ends_has_its_child_follo
     assert (await until(proxy, live=2))["baseline"] == 0.5
 
 
+async def test_a_withdrawn_version_that_a_person_promoted_has_its_children_follow(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.post("/rl/rollback")
+    assert (await proxy.post("/rl/promote/v1"))[1]["live"] == 1
+    await rated(proxy, 4)
+    await until(proxy, live=2)
+    assert [adapter["withdrawn"] for adapter in (await proxy.get("/rl/adapters"))["data"]] == [None, None]
+    assert (await proxy.post("/rl/rollback"))[1]["live"] == 1
+
+
+async def test_a_line_that_a_person_began_with_a_withdrawn_version_learns_on(proxy: Proxy) -> None:
+    await rated(proxy, 4)
+    await until(proxy, live=1)
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
+    await proxy.post("/rl/rollback")
+    await create(proxy, "ann", **{"from": "v1"})
+    await rate(proxy, "ann", 4)
+    await until_live(proxy, "ann", 2)
+
+
+async def test_what_was_trained_from_a_withdrawn_version_waits_after_a_restart_too(proxy: Proxy) -> None:
+    await proxy.stop()
+    await proxy.start(train__watch=False)
+    await second_run(proxy)
+    await proxy.store.versions.withdraw(1, "people liked it less", "rlproxy")
+    with capture_logs() as logs:
+        await passes(proxy)
+        assert (await until(proxy, ended="done", runs=2))["live"] == 1
+    assert said_to_wait(logs) == ["v2 was trained from v1, which was rolled back: it waits for `promote`."]
+    await proxy.stop()
+    await proxy.start(train__watch=False)
+    await asyncio.sleep(0.2)
+    assert (await proxy.get("/rl/status"))["live"] == 1
+
+
 async def test_a_rollback_between_two_tries_to_go_live_is_the_last_word(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +208,13 @@ async def test_a_version_that_its_server_refuses_gives_its_ratings_back(
     await proxy.stop()
     await proxy.start()
     assert (await proxy.get("/rl/status"))["live"] == 1
+    (sample, *_) = await proxy.store.samples.of_run(2)
+    assert (await forget(proxy, completion=sample.completion.new.id, dry_run=True))["trained"] == [2]
     assert (await proxy.post("/rl/promote/v2"))[1]["live"] == 2
+    status = await proxy.get("/rl/status")
+    assert (status["ratings"]["fresh"], status["last_run"]["status"]) == (0, "done")
+    async with proxy.http.delete(f"/v1/feedback/{sample.rating.id}") as response:
+        assert (await response.json())["trained"] == [2]
 
 
 async def test_a_version_whose_server_is_away_keeps_its_place(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from scripts.harness.in_process import Proxy
 from store.copies import backup
 from store.file import schema
 from store.learning.samples import SampleRequirements
+from tests.harness.lines import create, rate, until_live
 from tests.harness.polling import Polls
 from tests.harness.runs import rated, until
 
@@ -116,6 +117,94 @@ async def test_a_run_is_cancelled_right_after_it_was_asked_for(proxy: Proxy, mon
     await until(proxy, ended="cancelled", runs=2)
     await proxy.post("/rl/pause")  # nothing begins: nothing is waited for
     assert (await proxy.post("/rl/cancel"))[0] == 409
+
+
+async def no_further_run(proxy: Proxy) -> None:
+    """It is cancelled, and neither a run nor an order is left."""
+    async with asyncio.timeout(10):
+        assert await proxy.post("/rl/cancel") == (200, {"cancelled": 1})
+    await until(proxy, ended="cancelled")
+    await asyncio.sleep(0.2)
+    assert (await proxy.get("/rl/status"))["training"]["run"] is None and len(proxy.launcher.started) == 1
+    async with asyncio.timeout(10):
+        assert (await proxy.post("/rl/cancel"))[0] == 409
+
+
+async def begun(proxy: Proxy) -> None:
+    async with asyncio.timeout(10):
+        while not proxy.launcher.started:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_click_whose_checks_end_after_the_run_has_begun_is_refused(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy.launcher.hold = True
+    await rated(proxy, 3)
+    fresh, looks, looked, goes_on = proxy.store.samples.fresh, [0], asyncio.Event(), asyncio.Event()
+
+    async def slowly(**settings: Any) -> Any:
+        counts = await fresh(**settings)
+        looks[0] += 1
+        if looks[0] == 2:  # the first is about the base model
+            looked.set()
+            await goes_on.wait()
+        return counts
+
+    await asyncio.sleep(0.1)  # the learner has looked at the last rating
+    monkeypatch.setattr(proxy.store.samples, "fresh", slowly)
+    late = asyncio.create_task(proxy.post("/rl/train"))
+    await looked.wait()
+    assert (await proxy.post("/rl/train"))[0] == 202
+    await begun(proxy)
+    goes_on.set()
+    status, body = await late
+    assert status == 409 and body["error"]["message"] == "Run 1 is under way already."
+    await no_further_run(proxy)
+
+
+@pytest.mark.parametrize("count", [3, 4])
+async def test_a_click_while_a_run_is_claimed_means_that_run(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """With three ratings that run was asked for, with four it begins by itself."""
+    proxy.launcher.hold = True
+    claim, claiming, goes_on = proxy.store.samples.claim, asyncio.Event(), asyncio.Event()
+
+    async def slowly(requirements: SampleRequirements) -> Any:
+        claiming.set()
+        await goes_on.wait()
+        return await claim(requirements)
+
+    monkeypatch.setattr(proxy.store.samples, "claim", slowly)
+    await rated(proxy, count)
+    if count == 3:
+        assert (await proxy.post("/rl/train"))[0] == 202
+    await claiming.wait()
+    assert (await proxy.post("/rl/train"))[0] == 202
+    goes_on.set()
+    await begun(proxy)
+    await no_further_run(proxy)
+
+
+async def test_a_click_for_another_line_while_a_run_is_claimed_is_kept(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(proxy, "ann")
+    await rate(proxy, "ann", 1)
+    claim, claiming, goes_on = proxy.store.samples.claim, asyncio.Event(), asyncio.Event()
+
+    async def slowly(requirements: SampleRequirements) -> Any:
+        claiming.set()
+        await goes_on.wait()
+        return await claim(requirements)
+
+    monkeypatch.setattr(proxy.store.samples, "claim", slowly)
+    await rated(proxy, 4)
+    await claiming.wait()
+    assert (await proxy.post("/rl/train?line=ann"))[0] == 202
+    goes_on.set()
+    await until_live(proxy, "ann", 2)
 
 
 async def test_the_run_folder_says_everything(proxy: Proxy) -> None:
@@ -361,6 +450,7 @@ async def test_a_version_published_just_before_a_crash_goes_live(proxy: Proxy) -
 
 
 async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
+    proxy.launcher.result = {"episode_baseline_after": 0.7}
     await rated(proxy, 4)
     await until(proxy, live=1)
     await proxy.post("/rl/reset")
@@ -370,7 +460,7 @@ async def test_reset_starts_over_and_deletes_nothing(proxy: Proxy) -> None:
     await rated(proxy, 4)
     await until(proxy, live=2)
     order = json.loads((proxy.launcher.started[1] / "run.json").read_text())
-    assert order["parent"] == 0
+    assert (order["parent"], order["baseline"], order["episode_baseline"]) == (0, 0.0, 0.0)
 
 
 NIGHT, NOON = datetime(2026, 11, 16, 23, 0), datetime(2026, 11, 16, 12, 0)

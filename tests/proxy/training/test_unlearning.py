@@ -31,8 +31,10 @@ async def secretly(proxy: Proxy) -> None:
 
 async def lineage(proxy: Proxy) -> None:
     """v1 without it, v2 with it, v3 from v2."""
+    proxy.launcher.result = {"baseline_after": 0.25, "episode_baseline_after": 0.5}
     await rated(proxy, 4)
     await until(proxy, live=1)
+    proxy.launcher.result = {"baseline_after": 0.75, "episode_baseline_after": 0.7}
     await rated(proxy, 3)
     await secretly(proxy)
     await until(proxy, live=2)
@@ -84,7 +86,8 @@ async def test_a_version_steps_back_and_another_is_trained_without_it(proxy: Pro
     while len(proxy.launcher.started) < 4:
         await asyncio.sleep(0.02)
     order = json.loads((run_of(proxy, 4) / "run.json").read_text())
-    assert (order["parent"], order["baseline"]) == (1, 0.25) and set(order["adapters"]) == {"1", "2"}
+    assert (order["parent"], order["baseline"], order["episode_baseline"]) == (1, 0.25, 0.5)
+    assert set(order["adapters"]) == {"1", "2"}
     assert folder_of(proxy, 2).exists()  # it still tells how likely it found its replies
     assert "zanzibar" not in (run_of(proxy, 4) / "samples.jsonl").read_text()
     await proxy.stop()  # in the middle of it
@@ -122,12 +125,14 @@ async def test_as_many_runs_as_it_takes(proxy: Proxy) -> None:
 
 
 async def test_where_nothing_is_left_the_clean_one_stays(proxy: Proxy) -> None:
+    proxy.launcher.result = {"episode_baseline_after": 0.7}
     for _ in range(4):
         await secretly(proxy)
     await until(proxy, live=1)
     await forget(proxy, session="s", retrain=True)
     status = await over(proxy)
     assert status["live"] == 0 and status["rebuild"]["runs"] == [] and status["baseline"] == 0.0
+    assert await proxy.store.meta.get("episode_baseline") == 0.0
     assert status["rebuild"]["line"].endswith("no rating can train again now, the base model stays")
     assert not folder_of(proxy, 1).exists()
 

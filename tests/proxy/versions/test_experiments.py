@@ -17,8 +17,9 @@ from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from store.file.schema import NAME
 from store.records import NewRating
+from store.store import Store
 from tests.harness.polling import Polls
-from tests.harness.runs import until
+from tests.harness.runs import rated, until
 
 
 async def start(proxy: Proxy, version: int = 2, **body: Any) -> tuple[int, dict[str, Any]]:
@@ -189,29 +190,72 @@ async def test_a_run_publishes_by_experiment(proxy: Proxy) -> None:
     await until(proxy, live=1)
 
 
+async def run_under_way(proxy: Proxy) -> None:
+    """v1 is live and v4 is trained from it; then v2 is compared with v1."""
+    await proxy.post("/rl/promote/1")
+    proxy.launcher.hold = True
+    await proxy.post("/rl/resume")
+    await rated(proxy, 4)
+    async for _ in Polls():
+        if proxy.launcher.started:
+            break
+    assert (await start(proxy))[0] == 201
+
+
+async def run_ends(proxy: Proxy, status: str) -> dict[str, Any]:
+    await proxy.post("/rl/pause")
+    proxy.launcher.hold = False
+    await proxy.post("/rl/resume")
+    return await until(proxy, ended=status, runs=4)
+
+
 async def test_a_version_that_is_finished_meanwhile_waits_and_goes_live_after_it(
     proxy: Proxy, versions: list[Path]
 ) -> None:
-    await proxy.post("/rl/promote/1")
-    await start(proxy)
-    await proxy.post("/rl/resume")
-    for n in range(6):
-        await (await proxy.chat(f"more {n}")).read()
-        await proxy.rate(completion_id="last", rating="good")
-        if n == 3:
-            await until_run(proxy)
-            break
-    assert (await proxy.get("/rl/status"))["live"] == 1
+    await run_under_way(proxy)
+    assert (await run_ends(proxy, "done"))["live"] == 1
     assert (await proxy.get("/rl/experiments"))["running"] is not None
     await proxy.post("/rl/experiments/stop")
     await until(proxy, live=4)
 
 
-async def until_run(proxy: Proxy) -> None:
-    async for _ in Polls():
-        if any(run["status"] == "done" for run in (await proxy.get("/rl/runs"))["data"][:1]):
-            return
-    pytest.fail("no run was done")
+@pytest.mark.parametrize("first", ["the run", "the experiment"])
+async def test_a_version_that_is_finished_meanwhile_gives_its_ratings_back_where_another_wins(
+    proxy: Proxy, versions: list[Path], first: str
+) -> None:
+    await run_under_way(proxy)
+    await proxy.stop()
+    await proxy.start(train__enabled=False)  # but for the run that is under way
+    if first == "the run":
+        await run_ends(proxy, "done")
+    talks = await rated_talks(proxy, 40, {"v2": True, "v1": False})
+    assert (await ended(proxy))["outcome"] == "promoted"
+    if first == "the experiment":
+        await run_ends(proxy, "rejected")
+    status = await until(proxy, ended="rejected", runs=4)
+    assert status["last_run"]["reason"] == (
+        "v4 was trained from v1, and v2 went live by itself meanwhile: its ratings are fresh again; "
+        "`rlproxy promote v4` takes it all the same."
+    )
+    assert (status["live"], status["ratings"]["fresh"]) == (2, 4 + talks)
+    assert (await proxy.post("/rl/promote/4"))[1]["live"] == 4
+    assert (await proxy.get("/rl/status"))["ratings"]["fresh"] == talks
+
+
+async def test_a_kill_before_those_ratings_are_given_back_is_made_good(proxy: Proxy, versions: list[Path]) -> None:
+    await run_under_way(proxy)
+    await run_ends(proxy, "done")
+    await proxy.post("/rl/pause")
+    await proxy.stop()
+    store = await Store.open(proxy.home)
+    experiment = await store.experiments.running()
+    assert experiment is not None
+    await store.versions.point(2, "it is liked more", "rlproxy")
+    await store.experiments.end(experiment.id, "promoted", "it is liked more", {}, "rlproxy")
+    await store.close()
+    await proxy.start()
+    status = await until(proxy, ended="rejected", runs=4)
+    assert (status["live"], status["ratings"]["fresh"]) == (2, 4)
 
 
 async def test_the_command(cli: Proxy, versions: list[Path]) -> None:

@@ -139,6 +139,26 @@ async def test_versions_that_were_trained_on_it_are_named(store: Store) -> None:
     assert (await store.erasure.look("completion", "c")).heirs == ()
 
 
+async def test_a_version_that_was_given_back_has_learned_from_it_too(store: Store) -> None:
+    """Its files are there, and a person may have made it live."""
+    await put(store, "a", "b")
+    first = await store.ratings.rate(rating("a"))
+    run, _ = await claim(store, held_share=0.0)
+    await store.runs.publish(run.id, adapter(1, run.id), {}, 0.0)
+    await store.ratings.rate(rating("b"))
+    run, _ = await claim(store, held_share=0.0, version=2)
+    await store.runs.publish(run.id, adapter(2, run.id), {"samples": {first.id: {"used": True}}}, 0.0)
+    await store.runs.give_back(run.id, "the server cannot load it")
+    assert (await store.erasure.look("completion", "b")).trained == (2,)
+    assert (await store.erasure.look("completion", "a")).trained == (1, 2)
+    run, _ = await claim(store, held_share=0.0, version=3)
+    await store.runs.end(run.id, "rejected", "the gate", None)
+    assert (await store.erasure.look("completion", "b")).trained == (2,)
+    await store.erasure.forget("completion", "b", "ann", retrain=True)
+    gone = await store.versions.get(2)
+    assert gone is not None and gone.is_deleted
+
+
 async def test_not_while_a_run_trains_on_it(store: Store) -> None:
     await put(store, "a")
     await store.ratings.rate(rating("a"))

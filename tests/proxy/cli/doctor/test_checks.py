@@ -173,6 +173,8 @@ SHORT = {"id": 3, "status": "failed", "reason": "CUDA out of memory", "ended_at"
 EMPTY = {"waits_for": "no fresh ratings", "paused": False, "line": "waits: no fresh ratings"}
 WAITS = {"waits_for": "1.0 GB of memory free, 2 GB are needed (train.min_free_memory_gb)", "paused": False,
          "share_gpu": False}  # fmt: skip
+COMPARES = {"waits_for": "v1 is compared with the base model, and the ratings wait until that experiment ends; "
+            "`rlproxy experiment stop` ends it", "paused": False}  # fmt: skip
 
 
 def status(**changes: Any) -> dict[str, Any]:
@@ -248,6 +250,8 @@ def counted(ids: int | None, **backend: Any) -> dict[str, Any]:
                                        match={"stops": False})}, "note", "GB are needed", "train.share_gpu = true"),
         ("training", {"status": status(training=WAITS, backend={"frees": False}, ratings={"fresh": 9},
                                        match={"stops": False})}, "note", "GB are needed", "rate more"),
+        ("training", {"status": status(training=COMPARES, ratings={"fresh": 9}, match={"stops": False})}, "note",
+         "the ratings wait until that experiment ends", None),
         ("training", {"status": status(training=EMPTY, ratings={"fresh": 0}, match={"stops": False}, last_run=None)},
          "ok", "waits for ratings", None),
         ("training", {"status": status(training=EMPTY, ratings={"fresh": 45}, match={"stops": False}, last_run=None,
