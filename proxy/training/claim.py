@@ -145,7 +145,7 @@ class Claims:
         if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
-            [sample for sample in await self._store.samples.of_run(run.id) if sample.rating.live],  # of what was claimed
+            await self._store.samples.of_run(run.id),
             await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES, run.line),
         )
         turns = await self._store.episode_groups.run_turns(run.id)
@@ -162,6 +162,9 @@ class Claims:
             completions = {sample.completion.new.id: sample.completion for group in groups for sample in group}
             completions |= {turn.completion.new.id: turn.completion for turn in turns}
             served = await served_prompts.add(self._backend, lines, completions, gate_questions(languages.codes))
+        # Read last, as the server may have been away for long: what was taken back since the claim does not train.
+        undone = {each.rating.id for each in await self._store.samples.of_run(run.id) if not each.rating.live}
+        lines = [line for line in lines if line.get("rating") not in undone]
         pictures = await run_pictures.take_out(lines, self._store, self._images)
         await asyncio.to_thread(
             run_folder.write,
