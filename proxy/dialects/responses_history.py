@@ -82,7 +82,9 @@ def _input_parts(content: Any) -> list[dict[str, Any]]:
                 parts.append({"type": "input_text", "text": part.get("text")})
             case "image_url":
                 image = part["image_url"]
-                parts.append({"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")})
+                sources = {"image_url": image["url"], "file_id": image.get("file_id")}
+                members = {name: source for name, source in sources.items() if source is not None}
+                parts.append({"type": "input_image", **members, "detail": image.get("detail", "auto")})
             case "file":
                 parts.append({"type": "input_file", **part["file"]})
             case _:

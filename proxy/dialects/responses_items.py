@@ -283,8 +283,8 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
         case "encrypted_content":
             return {"type": "text", "text": part.get(_ENCRYPTED)}
         case "input_image":
-            image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
-            return {"type": "image_url", "image_url": image}
+            members = {name: part[name] for name in ("file_id", "detail") if part.get(name)}
+            return {"type": "image_url", "image_url": {"url": part.get("image_url"), **members}}
         case "input_file":
             return {"type": "file", "file": {k: v for k, v in part.items() if k != "type"}}
         case _:

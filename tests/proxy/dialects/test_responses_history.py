@@ -103,3 +103,11 @@ async def test_a_call_that_its_tool_cannot_say_stays_a_functions(proxy: Proxy) -
     await ask(proxy, model="fake", previous_response_id=first, input="next", tools=[CUSTOM])
     call = proxy.backend.requests[-1]["messages"][1]["tool_calls"][0]
     assert json.loads(call["function"]["arguments"]) == {"b": 1}
+
+
+async def test_a_picture_that_lies_at_the_server_is_still_named(cloud: Proxy, server: ScriptedServer) -> None:
+    """A picture without an address is refused there."""
+    picture = {"type": "input_image", "file_id": "file-1", "detail": "low"}
+    first = await ask(cloud, input=[{"role": "user", "content": [{"type": "input_text", "text": "see"}, picture]}])
+    await ask(cloud, previous_response_id=first, input="next")
+    assert sent(server)[0]["content"][1] == picture
