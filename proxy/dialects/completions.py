@@ -83,7 +83,7 @@ class Completions(Dialect):
         prompts = _prompts(body)
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
-        for key, neutral in (("suffix", None), ("best_of", 1), (EMBEDS, None)):
+        for key, neutral in (("suffix", ""), ("best_of", 1), (EMBEDS, None)):
             if body.get(key) not in (None, neutral):
                 raise _unsaid(f"`{key}`", key)
         chat = {key: value for key, value in body.items() if key not in _NOT_CHAT}

@@ -93,6 +93,11 @@ async def test_what_chat_cannot_say(proxy: Proxy, client: AsyncOpenAI, more: dic
         await client.completions.create(**{"model": "fake", "prompt": "a", **more})
 
 
+async def test_an_empty_suffix_says_nothing(client: AsyncOpenAI, way: str) -> None:
+    answer = await client.completions.create(model="fake", prompt="a", suffix="", best_of=1)
+    assert answer.choices[0].text == "You said: a "
+
+
 async def test_the_old_default_of_sixteen_tokens_stays(proxy: Proxy, client: AsyncOpenAI) -> None:
     await client.completions.create(model="fake", prompt="a")
     assert proxy.backend.requests[-1]["max_tokens"] == 16
