@@ -113,14 +113,14 @@ class Responses(Dialect):
         return in_turns(messages)
 
     def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
-        """A message is all items from its first one up to the next message's."""
+        """A message is all items from its first one up to the next message's. Settings between them are of none."""
         items, dropped = _items(body), set(range(len(parsed.messages))) - set(indices)
         starts = {origin: n for n, origin in enumerate(parsed.origins) if origin is not None}
         stays, out = True, []
         for i, item in enumerate(items):
             if i in starts:
                 stays = starts[i] not in dropped
-            if stays:
+            if stays or kind_of(item) == "settings":
                 out.append(item)
         return {"input": orjson.dumps(out)}
 

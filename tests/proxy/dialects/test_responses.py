@@ -265,6 +265,22 @@ async def test_a_command_behind_added_tools_is_one(proxy: Proxy, client: AsyncOp
     assert "rated good" in (await client.responses.create(model="fake", input=asked)).output_text
 
 
+async def test_settings_behind_a_command_reach_the_backend(proxy: Proxy) -> None:
+    """The command and its answer are taken out of the request; what changes its tools and its effort is neither's."""
+    proxy.backend.speaks.add("responses")
+    settings = [
+        {"type": "additional_tools", "role": "developer", "tools": [LOOK]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+    ]
+    before, after = {"role": "user", "content": "question"}, {"role": "user", "content": "next"}
+    talk = [{"role": "user", "content": "/rl good"}, {"role": "assistant", "content": "rlproxy: rated good."}]
+    async with proxy.http.post(
+        "/v1/responses", json={"model": "fake", "input": [before, *talk, *settings, after]}
+    ) as response:
+        assert response.status == 200
+    assert proxy.backend.asked[-1][1]["input"] == [before, *settings, after]
+
+
 class Said(BaseModel):
     said: str
 
