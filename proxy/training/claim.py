@@ -145,7 +145,8 @@ class Claims:
         if (rebuild := await self._store.unlearning.state()) is not None:
             adapters |= rebuild.paths  # to tell how likely they found their own replies
         groups = (
-            [sample for sample in await self._store.samples.of_run(run.id) if sample.rating.live],  # of what was claimed
+            # Of what was claimed.
+            [sample for sample in await self._store.samples.of_run(run.id) if sample.rating.live],
             await self._store.samples.recent_held(run.model, EARLIER_HELD_SAMPLES, run.line),
         )
         turns = await self._store.episode_groups.run_turns(run.id)
