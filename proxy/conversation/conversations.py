@@ -62,8 +62,11 @@ def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arguments_in(function: Mapping[str, Any]) -> Any:
-    """Arguments of a call, as JSON. A model may write anything; then the text itself is compared."""
+    """Arguments of a call, as JSON. A model may write anything; then the text itself is compared. None at all are an
+    empty object: servers stream them as an empty text, and formats that have objects send that back."""
     arguments = function.get("arguments")
+    if isinstance(arguments, str) and not arguments.strip():
+        return {}
     with contextlib.suppress(orjson.JSONDecodeError):
         parsed = orjson.loads(arguments) if isinstance(arguments, str) else arguments
         return arguments if is_deeper(parsed, DEEPEST) else parsed

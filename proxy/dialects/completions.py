@@ -64,7 +64,7 @@ class Completions(Dialect):
             stream=flag(body, "stream", False),
             n=n,
             sampling=sampling,
-            wants_logprobs=body.get("logprobs") not in (None, False),
+            wants_logprobs=_wants_logprobs(body),
             wants_token_ids=body.get("return_token_ids") is True,
             wants_usage=isinstance(options, dict) and options.get("include_usage") is True,
             body=body,
@@ -83,7 +83,7 @@ class Completions(Dialect):
         prompts = _prompts(body)
         if len(prompts) != 1 or not isinstance(prompts[0], str):
             raise _unsaid("several prompts, or token ids as a prompt,", "prompt")
-        for key, neutral in (("suffix", None), ("best_of", 1), (EMBEDS, None)):
+        for key, neutral in (("suffix", ""), ("best_of", 1), (EMBEDS, None)):
             if body.get(key) not in (None, neutral):
                 raise _unsaid(f"`{key}`", key)
         chat = {key: value for key, value in body.items() if key not in _NOT_CHAT}
@@ -258,6 +258,12 @@ def _prompts(body: Mapping[str, Any]) -> list[Prompt]:
         return []
     reason = "`prompt` must be a string, token ids, or a list of either."
     raise (NoPrompt if prompt in (None, []) else Unreadable)(reason, param="prompt")
+
+
+def _wants_logprobs(body: Mapping[str, Any]) -> bool:
+    """0 asks for those of the chosen tokens alone. It equals False, which asks for none."""
+    logprobs = body.get("logprobs")
+    return logprobs is not None and logprobs is not False
 
 
 def _embeds(body: Mapping[str, Any]) -> int:

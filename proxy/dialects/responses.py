@@ -1,7 +1,8 @@
 """OpenAI Responses: `POST /v1/responses`, streamed and whole.
 
 Owns the request and the native answer of this format, with vLLM's `input_messages` and `output_messages`. Its items
-as messages: responses_items; as a chat request: responses_chat; said from a chat answer: responses_renderer.
+as messages: responses_items, and back: responses_history; as a chat request: responses_chat; said from a chat answer:
+responses_renderer.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from proxy.dialects.chat_form import a_text, is_for_words
 from proxy.dialects.chat_turns import in_turns
 from proxy.dialects.fields import an_object, flag, kinds, member, numbers, objects
 from proxy.dialects.responses_chat import LOGPROBS, to_chat
+from proxy.dialects.responses_history import to_items
 from proxy.dialects.responses_items import (
     CALLS,
     is_reference,
     kind_of,
     plain,
     to_call,
-    to_items,
     to_messages,
     unread_types,
 )
@@ -112,14 +113,14 @@ class Responses(Dialect):
         return in_turns(messages)
 
     def keep(self, body: Any, parsed: ParsedRequest, indices: Sequence[int]) -> dict[str, bytes]:
-        """A message is all items from its first one up to the next message's."""
+        """A message is all items from its first one up to the next message's. Settings between them are of none."""
         items, dropped = _items(body), set(range(len(parsed.messages))) - set(indices)
         starts = {origin: n for n, origin in enumerate(parsed.origins) if origin is not None}
         stays, out = True, []
         for i, item in enumerate(items):
             if i in starts:
                 stays = starts[i] not in dropped
-            if stays:
+            if stays or kind_of(item) == "settings":
                 out.append(item)
         return {"input": orjson.dumps(out)}
 
@@ -408,4 +409,4 @@ def _history(previous: PreviousCompletion) -> list[dict[str, Any]]:
     messages = previous.messages
     if previous.request.get("instructions") and messages and messages[0].get("role") == "system":
         messages = messages[1:]
-    return to_items([*messages, *([previous.reply] if previous.reply else [])])
+    return to_items([*messages, *([previous.reply] if previous.reply else [])], tools_of(previous.request))

@@ -1,4 +1,4 @@
-"""The items of the Responses API as chat messages, and back.
+"""The items of the Responses API as chat messages. The way back is `responses_history`.
 
 Owns what an item is to a conversation, and what one model turn is. Items that a model put out one after the other
 (reasoning, text, calls) are one assistant message, however many they are. So the reply that a client sends back is the
@@ -283,59 +283,9 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
         case "encrypted_content":
             return {"type": "text", "text": part.get(_ENCRYPTED)}
         case "input_image":
-            image = {"url": part.get("image_url"), **({"detail": part["detail"]} if part.get("detail") else {})}
-            return {"type": "image_url", "image_url": image}
+            members = {name: part[name] for name in ("file_id", "detail") if part.get(name)}
+            return {"type": "image_url", "image_url": {"url": part.get("image_url"), **members}}
         case "input_file":
             return {"type": "file", "file": {k: v for k, v in part.items() if k != "type"}}
         case _:
             return dict(part)  # audio is the same in both; what is unknown is the backend's to judge
-
-
-def to_items(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Messages of the tree as input items."""
-    items: list[dict[str, Any]] = []
-    for message in messages:
-        content = message.get("content")
-        if message.get("role") == "tool":
-            output = content if isinstance(content, str) else _input_parts(content)
-            items.append({"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": output})
-            continue
-        if content or not message.get("tool_calls"):
-            content = content if isinstance(content, str) else _input_parts(content)
-            items.append({"type": "message", "role": message.get("role"), "content": content})
-        for call in message.get("tool_calls") or ():
-            items.append({"type": "function_call", "call_id": call.get("id"), **call["function"]})
-    return items
-
-
-def listed_items(completion: str, messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The same as items that a server lists: each with an id and a status. An answer's parts are `output_text`."""
-    return [_listed_item(f"{completion}_in{n}", item) for n, item in enumerate(to_items(messages))]
-
-
-def _listed_item(name: str, item: dict[str, Any]) -> dict[str, Any]:
-    head = {"id": f"{'msg' if item['type'] == 'message' else 'fc'}_{name}", "status": "completed"}
-    if item["type"] != "message":
-        return {**item, **head}
-    content = item["content"]
-    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-    if item["role"] == "assistant":
-        texts = [str(part.get("text") or "") for part in parts]
-        parts = [{"type": "output_text", "annotations": [], "logprobs": [], "text": text} for text in texts]
-    return {**item, **head, "content": parts}
-
-
-def _input_parts(content: Any) -> list[dict[str, Any]]:
-    parts = []
-    for part in content or ():
-        match part.get("type") if isinstance(part, Mapping) else None:
-            case "text":
-                parts.append({"type": "input_text", "text": part.get("text")})
-            case "image_url":
-                image = part["image_url"]
-                parts.append({"type": "input_image", "image_url": image["url"], "detail": image.get("detail", "auto")})
-            case "file":
-                parts.append({"type": "input_file", **part["file"]})
-            case _:
-                parts.append(part)
-    return parts

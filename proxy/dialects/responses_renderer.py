@@ -203,6 +203,14 @@ class ResponsesRenderer(Renderer):
         if self._output[position]["type"] == "function_call":
             self._item_event("response.function_call_arguments.delta", position, delta=piece)
 
+    def _say_none(self, position: int, call: _Call) -> None:
+        """A function that is called without arguments has an empty object: its client reads JSON. What was cut off
+        says nothing."""
+        is_whole = incomplete_reason(self._finish) is None
+        if is_whole and not call.arguments and self._output[position]["type"] == "function_call":
+            call.arguments.append("{}")
+            self._arguments(position, "{}")
+
     # Closing
 
     def _close_all(self) -> None:
@@ -213,6 +221,7 @@ class ResponsesRenderer(Renderer):
         for index in places:
             call = self._calls[index]
             if call.position is not None:
+                self._say_none(call.position, call)
                 self._close_call(index, call.position, self._full_call(call, "".join(call.arguments)))
 
     def _close_part(self) -> None:

@@ -23,7 +23,7 @@ from proxy.core.wrapped_ids import unwrap_id
 from proxy.dialects import RESPONSES
 from proxy.dialects.chat import as_chunk
 from proxy.dialects.identity import head_identity
-from proxy.dialects.responses_items import listed_items
+from proxy.dialects.responses_history import listed_items
 from proxy.dialects.responses_object import reply_items, response
 from proxy.dialects.responses_renderer import ResponsesRenderer
 from proxy.dialects.responses_tools import tools_of
@@ -81,9 +81,10 @@ class StoredResponses:
         if completion is None:
             return await self._passthrough(request)
         messages = [with_text_arguments(as_chat(message)) for message in completion.new.prompt]
-        if loads(completion.new.request).get("instructions") and messages and messages[0].get("role") == "system":
+        body = loads(completion.new.request)
+        if body.get("instructions") and messages and messages[0].get("role") == "system":
             messages = messages[1:]
-        items = listed_items(completion.new.id, messages)
+        items = listed_items(completion.new.id, messages, tools_of(body))
         return json_response(_page(items, request))
 
     async def _of_backend(

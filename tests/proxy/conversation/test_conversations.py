@@ -45,6 +45,7 @@ def call(arguments: str) -> dict[str, Any]:
         (assistant("ab"), assistant([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])),
         (assistant("hi"), assistant("hi", reasoning_content="hm", refusal=None, annotations=[])),
         (assistant(None, tool_calls=[call('{"a": 1, "b": 2}')]), assistant("", tool_calls=[call('{"b":2,"a":1}')])),
+        (assistant("", tool_calls=[call("")]), assistant("", tool_calls=[call("{}")])),
     ],
 )
 def test_the_same_message(one: dict[str, Any], other: dict[str, Any]) -> None:

@@ -59,6 +59,17 @@ async def test_echo_is_not_the_reply(proxy: Proxy, way: str, stream: bool) -> No
         assert not end.exact and end.logprobs is None and "return_token_ids" not in proxy.backend.asked[-1][1]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_alternatives_are_log_probs_all_the_same(proxy: Proxy, way: str, stream: bool) -> None:
+    """`logprobs: 0` asks for those of the chosen tokens: they are the client's, not ours to hide."""
+    body = {"model": "fake", "prompt": "a", "logprobs": 0, "stream": stream}
+    async with proxy.http.post("/v1/completions", json=body) as response:
+        raw = await response.read()
+    bodies = [e for e in events(raw) if e != b"[DONE]"] if stream else [json.loads(raw)]
+    logprobs = [b["choices"][0]["logprobs"] for b in bodies]
+    assert [number for entry in logprobs for number in entry["token_logprobs"]] == pytest.approx([-0.4, -0.6, -0.2])
+
+
 async def test_logprobs_in_the_old_form(proxy: Proxy, client: AsyncOpenAI) -> None:
     answer = await client.completions.create(model="fake", prompt="a", logprobs=1)
     found = answer.choices[0].logprobs
@@ -80,6 +91,11 @@ async def test_several_prompts(proxy: Proxy, client: AsyncOpenAI) -> None:
 async def test_what_chat_cannot_say(proxy: Proxy, client: AsyncOpenAI, more: dict[str, Any]) -> None:
     with pytest.raises(BadRequestError, match="cannot say"):
         await client.completions.create(**{"model": "fake", "prompt": "a", **more})
+
+
+async def test_an_empty_suffix_says_nothing(client: AsyncOpenAI, way: str) -> None:
+    answer = await client.completions.create(model="fake", prompt="a", suffix="", best_of=1)
+    assert answer.choices[0].text == "You said: a "
 
 
 async def test_the_old_default_of_sixteen_tokens_stays(proxy: Proxy, client: AsyncOpenAI) -> None:

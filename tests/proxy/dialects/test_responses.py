@@ -180,6 +180,24 @@ async def test_tools_and_their_results(proxy: Proxy, client: AsyncOpenAI) -> Non
     assert one_end.reply == two.new.prompt[1]
 
 
+@pytest.mark.parametrize(("reason", "arguments"), [("tool_calls", "{}"), ("length", "")])
+def test_a_function_called_without_arguments_has_an_empty_object(reason: str, arguments: str) -> None:
+    """Servers stream no arguments as an empty text, which is not JSON. A call that was cut has what came of it."""
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+    request = Responses().parse({"model": "m", "input": "x", "tools": [LOOK]})
+
+    whole = Responses().renderer(id="rl-1", parsed=request, created=1)
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answer = json.loads(whole.whole({"choices": [{"index": 0, "message": message, "finish_reason": reason}]}))
+    assert [item["arguments"] for item in answer["output"]] == [arguments]
+
+    streamed = Responses().renderer(id="rl-1", parsed=request, created=1)
+    pieces = streamed.chunk({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": reason}]})
+    events = [json.loads(piece.partition(b"data: ")[2]) for piece in [*pieces, streamed.end()[1]]]
+    deltas = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == events[-1]["response"]["output"][0]["arguments"] == arguments
+
+
 async def test_custom_and_namespaced_tools_come_back_as_such(proxy: Proxy, client: AsyncOpenAI) -> None:
     patch: dict[str, Any] = {"type": "custom", "name": "patch", "description": "Edits."}
     answer = await client.responses.create(model="fake", input="x", tools=[patch])  # type: ignore[list-item]
@@ -245,6 +263,22 @@ async def test_a_command_behind_added_tools_is_one(proxy: Proxy, client: AsyncOp
         {"role": "user", "content": "/rl good"}, added,
     ]  # fmt: skip
     assert "rated good" in (await client.responses.create(model="fake", input=asked)).output_text
+
+
+async def test_settings_behind_a_command_reach_the_backend(proxy: Proxy) -> None:
+    """The command and its answer are taken out of the request; what changes its tools and its effort is neither's."""
+    proxy.backend.speaks.add("responses")
+    settings = [
+        {"type": "additional_tools", "role": "developer", "tools": [LOOK]},
+        {"type": "configuration_update", "reasoning": {"effort": "low"}},
+    ]
+    before, after = {"role": "user", "content": "question"}, {"role": "user", "content": "next"}
+    talk = [{"role": "user", "content": "/rl good"}, {"role": "assistant", "content": "rlproxy: rated good."}]
+    async with proxy.http.post(
+        "/v1/responses", json={"model": "fake", "input": [before, *talk, *settings, after]}
+    ) as response:
+        assert response.status == 200
+    assert proxy.backend.asked[-1][1]["input"] == [before, *settings, after]
 
 
 class Said(BaseModel):

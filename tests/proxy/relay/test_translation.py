@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from proxy.backends.base import Capabilities
 from proxy.backends.openai_compatible import OpenAICompatible
+from proxy.conversation.conversations import arguments_in
 from proxy.core import sse
 from proxy.dialects import CHAT, DIALECTS, Dialect, Reply, dialect_at
 from proxy.dialects.base import OutgoingRequest
@@ -406,8 +407,8 @@ def _adds_up(raw: bytes, reply: Reply) -> None:
     content = (reply.message.get("content") or "") + (reply.message.get("refusal") or "")
     assert sorted(again["content"]) == sorted(content)
     assert again.get("reasoning_content", "") == reply.message.get("reasoning_content", "")
-    calls = {c["id"]: c["function"]["arguments"] for c in again.get("tool_calls", ())}
-    assert calls == {c["id"]: c["function"]["arguments"] for c in reply.message.get("tool_calls", ()) if c.get("id")}
+    calls = {c["id"]: arguments_in(c["function"]) for c in again.get("tool_calls", ())}
+    assert calls == {c["id"]: arguments_in(c["function"]) for c in reply.message.get("tool_calls", ()) if c.get("id")}
 
 
 def test_byte_by_byte() -> None:
