@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,6 +73,11 @@ def refuse_shared(settings: Any) -> None:
     """Fail where the database is PostgreSQL, which has tools of its own for this."""
     if settings.store.address:
         fail("store.url names PostgreSQL: use its own pg_dump and pg_restore. Nothing was changed.", 2)
+
+
+def unix_seconds(moment: datetime) -> float:
+    """Unix seconds of a local time; 0 for one before them, which some clocks cannot even say."""
+    return max(moment.timestamp(), 0.0) if moment.year >= 1970 else 0.0
 
 
 def some(count: int, noun: str) -> str:

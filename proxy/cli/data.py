@@ -25,6 +25,7 @@ from proxy.cli.common import (
     settings_of,
     show,
     some,
+    unix_seconds,
 )
 from proxy.cli.failing import fail
 from proxy.cli.forget import forget
@@ -104,7 +105,7 @@ def export(
     if output is not None and output.is_file() and not force:
         fail(f"{output} is there already, and stays as it is: name another file, or write over it with --force.")
     only: dict[str, Any] = {"session": session, "user": user, "version": version, "turn": turn}
-    only |= {"since": since and int(since.timestamp()), "until": until and int(until.timestamp())}
+    only |= {"since": since and int(unix_seconds(since)), "until": until and int(unix_seconds(until))}
     rated = rated or format is not None
     flags = {"rated": 1 if rated else None, "rollouts": 1 if rollouts else None}
     query = urlencode({k: v for k, v in {**flags, **only}.items() if v is not None})

@@ -81,7 +81,7 @@ class HomeClient:
             return error
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The JSON answer. Raises Refused, Unreachable."""
+        """The JSON answer. A body is JSON, or JSON lines as bytes. Raises Refused, Unreachable."""
         return self._load(self._read(self._send(method, path, body)))
 
     def answer(self, path: str, body: Any, headers: Mapping[str, str]) -> tuple[int, bytes]:
@@ -96,11 +96,6 @@ class HomeClient:
                 return True
         except Refused:
             return False
-
-    def post_lines(self, path: str, lines: bytes) -> Any:
-        """Do `call` with JSON lines."""
-        with self._or_fail():
-            return self._load(self._read(self._send("POST", path, lines)))
 
     def lines(self, path: str) -> Iterator[str]:
         """Send the request now, before the first line is read: a caller creates its file only once there is an answer.

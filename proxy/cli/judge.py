@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.common import AsJson, Home, client_of, print_json, some
+from proxy.cli.common import AsJson, Home, client_of, print_json, some, unix_seconds
 
 judge_app = typer.Typer()
 
@@ -37,7 +37,7 @@ def rescore(
     as_json: AsJson = False,
 ) -> None:
     """Score stored turns with your own code, signals.module and signals.check; or episodes, with train.reward."""
-    body = {"since": since.timestamp() if since else 0.0, "episodes": episodes}
+    body = {"since": unix_seconds(since) if since else 0.0, "episodes": episodes}
     answer = client_of(home).call("POST", "/rl/rescore", body)
     if as_json:
         print_json(answer)

@@ -49,12 +49,14 @@ def fix(
 ) -> None:  # fmt: skip
     """Say what the answer should have been; `-` reads it from a pipe."""
     client = client_of(home)
-    answer = _find_answer(client, id, session)
+    answer = _find_answer(client, AnswerChoice(id, session, rater))
     correction = " ".join(text or ())
     if correction == "-":
         correction = sys.stdin.read()
-    elif not correction:
+    elif not text:
         correction = _edit(answer)
+    if not (correction := correction.strip()):
+        fail("the better answer has no words, so nothing was sent: `rlproxy fix BETTER TEXT` says it.")
     body = {"completion_id": answer["id"], "rating": "bad", "correction": correction, "rater": rater, "source": "cli"}
     rating = client.call("POST", "/v1/feedback", body)
     if as_json:
@@ -65,17 +67,12 @@ def fix(
     print(_progress(client, rating))
 
 
-def _find_answer(client: HomeClient, id: str, session: str | None) -> dict[str, Any]:
-    """The one that is meant: its id is kept, so that what a person edits is what they correct."""
+def _find_answer(client: HomeClient, choice: AnswerChoice) -> dict[str, Any]:
+    """The one that `good` would rate: its id is kept, so that what a person edits is what they correct."""
     from urllib.parse import quote, urlencode
 
-    if id:
-        return dict(client.call("GET", f"/rl/completions/{quote(id, safe='')}"))
-    query = urlencode({"limit": 50, "turn": "main", **({"session": session} if session else {})})
-    ended = [row for row in client.call("GET", f"/rl/completions?{query}")["data"] if row["status"] == "done"]
-    if not ended:
-        fail("there is no finished answer; `rlproxy answers` lists them.")
-    return dict(ended[0])
+    query = urlencode({k: v for k, v in (("session", choice.session), ("rater", choice.rater)) if v})
+    return dict(client.call("GET", f"/rl/completions/{quote(choice.id or 'last', safe='')}?{query}"))
 
 
 def _edit(answer: dict[str, Any]) -> str:
@@ -84,6 +81,8 @@ def _edit(answer: dict[str, Any]) -> str:
 
     if not sys.stdin.isatty():
         fail("say the better answer: `rlproxy fix BETTER TEXT`, or `rlproxy fix -` with it in a pipe.", 2)
+    if answer["status"] == "pending":
+        fail("that answer is not finished, so nothing was sent: wait for its end, or name another with --id.")
     try:
         correction = edited(answer["text"] or "")
     except Refused as refused:
@@ -99,7 +98,7 @@ def skip(id: Completion = "", session: Session = None, home: Home = None, as_jso
     from proxy.cli.watch import note_skipped
     from proxy.conversation.first_words import quote_text
 
-    answer = _find_answer(client_of(home), id, session)
+    answer = _find_answer(client_of(home), AnswerChoice(id, session, None))
     note_skipped(settings_of({"home": home}).home, answer["id"])
     show({"skipped": answer["id"]}, as_json, f"skipped: {quote_text(answer['text'] or '')} ({answer['id']})")
 

@@ -153,7 +153,7 @@ class Episodes:
             group=group_in(body),
             group_size=_group_size(body),
             split=split,
-            meta=meta,
+            meta=self._redactor.value(meta),
             user=user,
             line=line,
         )

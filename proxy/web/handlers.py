@@ -77,7 +77,7 @@ class Handlers:
         self.lines = LineRoutes(store, training.lines, training.live_version, training.preconditions)
         self.judge = JudgeRoutes(store, training.judging, parts.episodes.rewarding)
         self.experiments = ExperimentRoutes(training.experiments)
-        self.lessons = LessonRoutes(store, parts.lessons)
+        self.lessons = LessonRoutes(store, parts.lessons, services.redactor)
         self.retrain = RetrainRoutes(training.retraining, training.supervisor, store, training.lines)
         self.importing = ImportRoutes(store, services.redactor)
         self.forgetter = Forgetter(

@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from proxy.access.security import actor_of, require_admin
+from proxy.conversation.redaction import Redactor
 from proxy.core.errors import BadRequest, NotFound
 from proxy.core.json_response import json_object, json_response
 from proxy.relay.lessons import PromptLessons
@@ -23,9 +24,10 @@ MEMBERS: Final = {"text": str, "always": bool, "active": bool}
 
 
 class LessonRoutes:
-    def __init__(self, store: Store, lessons: PromptLessons | None) -> None:
+    def __init__(self, store: Store, lessons: PromptLessons | None, redactor: Redactor) -> None:
         self._store = store
         self._lessons = lessons
+        self._redactor = redactor
 
     @property
     def enabled(self) -> bool:
@@ -59,7 +61,7 @@ class LessonRoutes:
         lesson = await self._find(id)
         text = lesson.text if lesson.edited else None
         if "text" in edits:
-            text = edits["text"].strip()
+            text = self._redactor.text(edits["text"].strip())  # as a comment, before it is stored
             if not text or len(text) > LONGEST:
                 raise BadRequest(f"`text` must have 1 to {LONGEST} characters.", param="text")
         active = edits.get("active", not lesson.has_ended)  # one that a run has retired has not

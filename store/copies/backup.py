@@ -16,17 +16,25 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from store.captured import completions, inbox
+from store.captured import inbox
+from store.captured.rows import to_json
 from store.errors import StoreDamaged, StoreError, WrongKey
 from store.file import conversion, driver, integrity, meta, odd_rows, schema, tombstones, torn_log
 from store.file.db_key import Secret
 from store.file.lock import Lock
 from store.forgetting import forget
 from store.learning import keys
-from store.records import Key
+from store.records import Forgetting, Key
 
 FOLDER: Final = "backups"  # in the home: those made by themselves
 ACTOR: Final = "restore"
+_LEARNED: Final = """SELECT u.version FROM json_each(:ratings) j CROSS JOIN run_samples s ON s.rating_id = j.value
+CROSS JOIN runs u ON u.id = s.run_id WHERE u.version IS NOT NULL
+UNION SELECT u.version FROM json_each(:completions) j CROSS JOIN completions c ON c.id = j.value
+CROSS JOIN episodes e ON e.id = c.session AND e.key = coalesce(c.key, '')
+CROSS JOIN run_episodes t ON t.episode = e.seq CROSS JOIN runs u ON u.id = t.run_id WHERE u.version IS NOT NULL"""
+_REACTIONS: Final = """DELETE FROM reactions WHERE EXISTS (SELECT 1 FROM ratings r WHERE r.rater = reactions.rater
+AND r.completion_id = reactions.completion_id AND r.id IN (SELECT value FROM json_each(?)))"""
 
 
 class RestoreReport(NamedTuple):
@@ -224,16 +232,25 @@ def _make_current(
 
 
 def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:
-    """Delete what was forgotten after the backup was made; returns how many completions and ratings."""
+    """Delete what was forgotten after the backup was made; returns how many completions and ratings.
+
+    All that forgetting takes goes again: episodes, a person's reactions, answers of versions that learned from it.
+    """
     if not hashes:
         return 0
-    ids_by_table = [
-        [row["id"] for row in db.execute(f"SELECT id FROM {table}") if tombstones.hash_of(row["id"]) in hashes]  # noqa: S608
+    completion_ids, rating_ids = (
+        tuple(row["id"] for row in db.execute(f"SELECT id FROM {table}") if tombstones.hash_of(row["id"]) in hashes)  # noqa: S608
         for table in ("completions", "ratings")
-    ]
-    completions.forget(db, ids_by_table[0])
-    db.executemany("DELETE FROM ratings WHERE id = ?", [(id,) for id in ids_by_table[1]])
-    return len(ids_by_table[0]) + len(ids_by_table[1])
+    )
+    if not completion_ids and not rating_ids:
+        return 0
+    ids = {"completions": to_json(completion_ids), "ratings": to_json(rating_ids)}
+    trained = {row["version"] for row in db.execute(_LEARNED, ids)}
+    parents = {row["version"]: row["parent"] for row in db.execute("SELECT version, parent FROM adapters")}
+    heirs = tuple(sorted(forget._heirs(parents, trained)))
+    db.execute(_REACTIONS, (ids["ratings"],))
+    forget._delete(db, Forgetting(completion_ids, rating_ids, tuple(sorted(trained)), heirs, open_run=None))
+    return len(completion_ids) + len(rating_ids)
 
 
 def _set_aside(path: Path, secret: Secret | None) -> Path | None:

@@ -22,6 +22,8 @@ MAGIC: Final = driver.PLAIN_HEADER
 SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 NOT_IN: Final = frozenset({"runs", "logs", "tensorboard", "gguf", "mlx"})  # folders of the home that hold no copies
 LIKELY: Final = (".db", ".sqlite", ".sqlite3")  # what cannot be read and has no magic is one by its name
+SET_ASIDE: Final = f"{schema.NAME}.replaced-"  # so begins one that a restore has put aside
+PAGE: Final = 4096  # bytes; an encrypted database has whole pages and no magic
 _HAS: Final = {
     "completion": "SELECT 1 FROM completions WHERE id = :name LIMIT 1",
     "session": "SELECT 1 FROM completions WHERE session = :name LIMIT 1",
@@ -38,9 +40,9 @@ class BackupScan(NamedTuple):
 def looked_through(home: Path, kind: Target, name: str, secret: Secret | None = None) -> BackupScan:
     """`db_key` opens those that are encrypted. Blocking."""
     holding, unread = [], []
-    for file in sorted(_copies(home)):
+    for file in sorted(_copies(home, is_encrypted=secret is not None)):
         has = _has(file, kind, name, secret)
-        if has is None:
+        if has is None and _looks_like_one(file):
             unread.append(file)
         elif has:
             holding.append(file)
@@ -54,7 +56,8 @@ def delete(files: Iterable[Path]) -> None:
             file.with_name(file.name + ending).unlink(missing_ok=True)
 
 
-def _copies(home: Path) -> Iterator[Path]:
+def _copies(home: Path, *, is_encrypted: bool) -> Iterator[Path]:
+    """`is_encrypted`: files that only the key can tell, too."""
     for folder, inside, names in os.walk(home):
         directory = Path(folder)
         inside[:] = [
@@ -65,13 +68,25 @@ def _copies(home: Path) -> Iterator[Path]:
             # Opening a pipe would wait for whoever writes into it.
             if name.endswith(SIDE_FILES) or file == home / schema.NAME or file.is_symlink() or not file.is_file():
                 continue
-            if _begins_as_one(file) or name.endswith(LIKELY):
+            if _looks_like_one(file) or (is_encrypted and _has_whole_pages(file)):
                 yield file
 
 
 def _is_version(folder: Path) -> bool:
     """An adapter's folder: gigabytes, and no database among them."""
     return (folder / "manifest.json").exists()
+
+
+def _looks_like_one(file: Path) -> bool:
+    return _begins_as_one(file) or file.name.endswith(LIKELY) or file.name.startswith(SET_ASIDE)
+
+
+def _has_whole_pages(file: Path) -> bool:
+    try:
+        size = file.stat().st_size
+    except OSError:
+        return False
+    return size > 0 and size % PAGE == 0
 
 
 def _begins_as_one(file: Path) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from scripts.harness.in_process import Proxy
 from store.learning.episodes import NewEpisode
 from tests.harness.episodes import ask, open_one, reward
+from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 
 
 async def test_a_session_is_rewarded_and_becomes_an_episode(proxy: Proxy) -> None:
@@ -24,6 +25,14 @@ async def test_a_session_is_rewarded_and_becomes_an_episode(proxy: Proxy) -> Non
     assert [one["id"] for one in listed["data"]] == ["a1"]
     assert listed["counts"] == {"open": 0, "rewarded": 1, "error": 0, "unrewarded": 0}
     assert listed["versions"][0]["success"] == 1.0
+
+
+async def test_no_secret_of_a_program_is_stored(proxy: Proxy) -> None:
+    meta = {"env": {"GH_TOKEN": TOKEN}, "seed": 1}
+    assert (await open_one(proxy, id="a1", task=f"log in with {TOKEN}", meta=meta))[0] == 201
+    assert (await open_one(proxy, id="a1", task=f"log in with {TOKEN}", meta=meta))[0] == 200
+    assert (await proxy.get("/rl/episodes/a1"))["meta"] == {"env": {"GH_TOKEN": "[redacted:api_key]"}, "seed": 1}
+    assert on_disk(proxy.home, TOKEN) == []
 
 
 async def test_the_same_reward_twice_is_one_and_another_one_before_its_use_replaces_it(proxy: Proxy) -> None:

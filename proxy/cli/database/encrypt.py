@@ -65,6 +65,8 @@ def decrypt(home: Home = None, as_json: AsJson = False) -> None:
 
 
 def _say_encrypted(report: Report) -> None:
+    if report.evaluations:
+        print(f"{report.evaluations} files of `rlproxy eval` are overwritten: an encrypted home keeps none.")
     if not report.files and not report.runs:
         print("There was nothing left to encrypt." if report.was else "The database will be encrypted from the start.")
     else:

@@ -1,8 +1,9 @@
 """`rlproxy encrypt` and `decrypt`: a home folder from the clear to encrypted and back, with no rlproxy running.
 
 Owns the order, so that a kill anywhere leaves what the same command finishes. To encrypt: the setting, the database,
-its copies, run folders. Back again: run folders, the database, its copies, the setting. Not here: files of the store
-(store.copies.encryption), what a sealed file looks like (trainer.io.encrypted_files), what is printed (encrypt).
+its copies, what `rlproxy eval` has kept, run folders. Back again: run folders, the database, its copies, the setting.
+Not here: files of the store (store.copies.encryption), what a sealed file looks like (trainer.io.encrypted_files), what
+is printed (encrypt).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from config.settings import FILE_NAME, Settings
+from proxy.checks import answers
 from proxy.cli.agents.paths import UnreadableSettings
 from proxy.cli.agents.toml_text import drop, parse, set_value
 from proxy.training import run_folder
@@ -33,6 +35,7 @@ class Report:
     was: bool | None = None  # encrypted before; None where there was no database
     files: list[str] = field(default_factory=list)
     runs: int = 0  # folders
+    evaluations: int = 0  # files of `rlproxy eval` that are gone: an encrypted home keeps none
     failures: dict[str, str] = field(default_factory=dict)
     setting: str | None = None  # where the setting is still to be changed by hand
 
@@ -62,6 +65,7 @@ def encrypt(settings: Settings, source: str, progress: Progress) -> Report:
                 _restore_settings(home, original)
             raise
         _take(report, conversion_report)
+        report.evaluations = _wipe_evaluations(home, report)
         if not driver.is_new(home / schema.NAME):
             report.runs = _runs(home, secret, progress, report, sealed=True)
             if report.files or report.runs:
@@ -94,6 +98,21 @@ def decrypt(settings: Settings, progress: Progress) -> Report:
 def _take(report: Report, conversion_report: encryption.ConversionReport) -> None:
     report.files += [str(path) for path in conversion_report.files]
     report.failures |= {str(path): reason for path, reason in conversion_report.failures.items()}
+
+
+def _wipe_evaluations(home: Path, report: Report) -> int:
+    """Answers and results that were kept while the home was in the clear; how many files."""
+    count = 0
+    for file in sorted((home / answers.FOLDER).rglob("*")):
+        if not file.is_file() or file.is_symlink():
+            continue
+        try:
+            conversion.wipe(file)
+        except OSError as error:
+            report.failures[str(file)] = str(error)
+        else:
+            count += 1
+    return count
 
 
 def _runs(home: Path, secret: Secret, progress: Progress, report: Report, *, sealed: bool) -> int:

@@ -6,16 +6,22 @@ proxy's affair.
 
 from __future__ import annotations
 
+import io
 import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from proxy.cli.common import AsJson, Home, client_of, print_json, some
 from proxy.cli.failing import fail
+
+if TYPE_CHECKING:
+    from proxy.cli.http import HomeClient
+
+TOO_LARGE: Final = 413  # the status of a request that is over server.max_body_bytes
 
 
 def import_(
@@ -80,28 +86,59 @@ def import_(
 
 def _take(parts: Iterable[tuple[int, bytes]], own_versions: bool, home: Path | None, as_json: bool) -> None:
     """`parts`: how many lines came before, and lines of an export."""
+    from proxy.cli.http import NO_PROXY
     from proxy.cli.imports.export_file import UnreadableFile
+    from proxy.client import Refused, Unreachable
 
     client = client_of(home)
     total: dict[str, Any] = {"stored": 0, "known": 0, "ratings": 0, "forgotten": 0, "refused": []}
+    path = "/rl/import" + ("?ours" if own_versions else "")
     try:
         for first, lines in parts:
-            answer = client.post_lines("/rl/import" + ("?ours" if own_versions else ""), lines)
-            for key in ("stored", "known", "ratings", "forgotten"):
-                total[key] += answer[key]
-            total["refused"] += [{**refusal, "line": refusal["line"] + first} for refusal in answer["refused"]]
+            _send(client, path, first, lines, total)
     except UnreadableFile as error:
         fail(str(error))
+    except Refused as refused:
+        fail(f"{refused} {_describe(total)}; run it again once that is mended.")
+    except Unreachable as error:
+        fail(f"{error} {_describe(total)}; run it again.", NO_PROXY)
     if as_json:
         print_json(total)
     else:
-        summary = f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
         forgotten = f", {total['forgotten']} were forgotten here and stay so" if total["forgotten"] else ""
-        print(f"{summary}, {total['known']} were here before{forgotten}")
+        print(f"{_describe(total)}, {total['known']} were here before{forgotten}")
         for refusal in total["refused"]:
             print(f"line {refusal['line']} was not taken: {refusal['why']}", file=sys.stderr)
     if total["refused"]:
         raise typer.Exit(1)
+
+
+def _send(client: HomeClient, path: str, first: int, lines: bytes, total: dict[str, Any]) -> None:
+    """Post these lines; what is too long for one request goes in two. Raises Refused, Unreachable."""
+    from proxy.client import Refused
+
+    if not lines.strip():
+        return
+    try:
+        answer = client.ask("POST", path, lines)
+    except Refused as refused:
+        if refused.status != TOO_LARGE:
+            raise
+        rows = io.BytesIO(lines).readlines()
+        if len(rows) == 1:
+            total["refused"].append({"line": first + 1, "why": str(refused)})
+            return
+        half = len(rows) // 2
+        _send(client, path, first, b"".join(rows[:half]), total)
+        _send(client, path, first + half, b"".join(rows[half:]), total)
+        return
+    for key in ("stored", "known", "ratings", "forgotten"):
+        total[key] += answer[key]
+    total["refused"] += [{**refusal, "line": refusal["line"] + first} for refusal in answer["refused"]]
+
+
+def _describe(total: dict[str, Any]) -> str:
+    return f"{some(total['stored'], 'completion')} and {some(total['ratings'], 'rating')} taken"
 
 
 def _rewards(

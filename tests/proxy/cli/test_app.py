@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from scripts.harness.command import rlproxy
 from scripts.harness.in_process import Proxy
 from tests.harness.polling import Polls
@@ -134,6 +136,17 @@ async def test_export(cli: Proxy, tmp_path: Path) -> None:
     assert code == 1 and "is there already" in err and target.read_text() == ""
     code, _, err = await rlproxy(cli.home, "export", "-o", str(target), "--force")
     assert code == 0 and len(target.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("day", ["0001-01-01", "1969-12-31", "1970-01-01"])
+async def test_since_a_day_before_all_clocks_is_since_ever(cli: Proxy, day: str) -> None:
+    await cli.chat("one")
+    code, out, err = await rlproxy(cli.home, "export", "--since", day, TZ="Asia/Tokyo")
+    assert code == 0 and len(out.splitlines()) == 1, err
+    code, out, err = await rlproxy(cli.home, "export", "--until", day, TZ="Asia/Tokyo")
+    assert (code, out) == (0, ""), err
+    code, _, err = await rlproxy(cli.home, "rescore", "--since", day, TZ="Asia/Tokyo")
+    assert code == 1 and "No code of yours is set" in err
 
 
 async def test_no_proxy_and_wrong_use(tmp_path: Path) -> None:

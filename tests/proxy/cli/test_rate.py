@@ -32,7 +32,7 @@ async def test_stars(cli: Proxy) -> None:
 
 async def test_a_correction(cli: Proxy) -> None:
     code, _, err = await rlproxy(cli.home, "fix", "Better.")
-    assert code == 1 and "no finished answer" in err
+    assert code == 1 and "no completion to rate yet" in err
     await cli.chat("a")
     newest = (await cli.chat("b")).headers["x-rl-completion-id"]
     await cli.chat("c", headers={"x-rl-turn": "side"})
@@ -43,6 +43,30 @@ async def test_a_correction(cli: Proxy) -> None:
     assert (rating.completion_id, rating.value, rating.correction) == (newest, -1.0, "Better words.")
     code, _, err = await rlproxy(cli.home, "fix", "x", "--id", "rl-unknown")
     assert code == 1 and "no such completion" in err
+
+
+async def test_a_correction_is_of_the_answer_that_good_rates(cli: Proxy) -> None:
+    bob = (await cli.chat("a", headers={"x-rl-user": "bob"})).headers["x-rl-completion-id"]
+    await cli.chat("b", headers={"x-rl-user": "ann"})
+    for act in (("good",), ("fix", "Better.")):
+        code, out, err = await rlproxy(cli.home, *act, "--rater", "bob")
+        assert code == 0 and bob in out, err
+    first = (await cli.chat("c", n=2)).headers["x-rl-completion-id"]
+    for act in (("good",), ("fix", "Better."), ("skip",)):
+        code, out, err = await rlproxy(cli.home, *act)
+        assert code == 0 and f"({first})" in out, err
+    ratings = {row["id"]: len(row["ratings"]) for row in (await cli.get("/rl/completions"))["data"]}
+    assert sum(ratings.values()) == ratings[bob] + ratings[first] == 2
+
+
+@pytest.mark.parametrize("text", ["-", "", " "])  # commands of these tests have nothing in their pipe
+async def test_a_correction_without_words_changes_nothing(cli: Proxy, text: str) -> None:
+    newest = (await cli.chat("a")).headers["x-rl-completion-id"]
+    assert (await rlproxy(cli.home, "fix", "Better."))[0] == 0
+    code, out, err = await rlproxy(cli.home, "fix", text)
+    assert (code, out) == (1, "") and "no words, so nothing was sent" in err
+    (rating,) = await cli.store.ratings.history(newest)
+    assert rating.live and rating.correction == "Better."
 
 
 @pytest.mark.skipif(not installed(), reason=MISSING)

@@ -21,6 +21,7 @@ from store.learning.lessons import LessonTally
 from store.line_records import COMMON
 from store.records import PromptLesson, Requester
 from tests.harness.runs import until
+from tests.proxy.conversation.test_redaction import TOKEN, on_disk
 from tests.proxy.web.pages.test_pages import sign_in
 from trainer.launch import with_hint, without_lessons
 
@@ -316,6 +317,13 @@ async def test_a_lesson_is_edited_removed_and_brought_back(taught: Proxy) -> Non
             assert response.status == 400, wrong
     async with taught.http.delete("/rl/lessons/rt-none") as response:
         assert response.status == 404
+
+
+async def test_a_secret_in_a_lessons_new_words_is_not_stored(taught: Proxy) -> None:
+    lesson = await comment(taught)
+    async with taught.http.patch(f"/rl/lessons/{lesson}", json={"text": f"log in with {TOKEN}"}) as response:
+        assert (await response.json())["text"] == "log in with [redacted:api_key]"
+    assert on_disk(taught.home, TOKEN) == []
 
 
 async def test_an_undone_rating_is_no_lesson(taught: Proxy) -> None:

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts.harness.records import adapter, claim, put, rating
 from store.copies import backup
 from store.errors import StoreBusy, StoreDamaged, StoreError
 from store.file import meta, schema
-from store.records import NewRating
+from store.learning.episodes import NewEpisode
+from store.learning.versions import StoredAnswerPair
+from store.records import NewRating, NewReaction, Target
 from store.store import Store
 
 
@@ -164,3 +167,32 @@ async def test_a_place_where_none_can_be_made(tmp_path: Path, to: str) -> None:
     with pytest.raises(StoreError, match="No backup was made"):
         backup.backup(tmp_path / "home" / schema.NAME, tmp_path / to)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "home"]
+
+
+async def test_all_that_was_forgotten_stays_so(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "b.db"
+    store = await Store.open(home)
+    await store.episodes.open(NewEpisode("s", "k", 0, task="zanzibar"))
+    await store.episodes.open(NewEpisode("t", "k", 0, task="quokka"))
+    await put(store, "a", session="s", key="k")
+    await put(store, "b", "c", session="t", key="k")
+    rated = await store.ratings.rate(rating("a"))
+    run, _ = await claim(store, held_share=0.0)
+    await store.runs.publish(
+        run.id, adapter(1, run.id), {"samples": {rated.id: {"used": True}}}, 0.0, [StoredAnswerPair("b", "old", "new")]
+    )
+    for n, emoji in enumerate(("thumbsup", "heart")):
+        await store.reactions.react(NewReaction("b", "ann", "slack", f"{n}", "c 1", emoji, 1.0, 1.0 + n))
+    await store.reactions.react(NewReaction("b", "bob", "slack", "3", "c 1", "thumbsup", 1.0, 3.0))
+    backup.backup(home / schema.NAME, file)
+    targets: tuple[tuple[Target, str], ...] = (("session", "s"), ("rater", "ann"), ("completion", "c"))
+    for kind, name in targets:
+        await store.erasure.forget(kind, name, "me")
+    await store.erasure.note_run_folders_cleaned(await store.erasure.owed_to_run_folders())
+    await store.close()
+    backup.restore(home, file)
+    assert b"zanzibar" not in (home / schema.NAME).read_bytes()
+    with closing(sqlite3.connect(home / schema.NAME)) as db:
+        assert db.execute("SELECT id, left_out FROM episodes").fetchall() == [("t", "forgotten")]
+        assert db.execute("SELECT rater, emoji FROM reactions").fetchall() == [("bob", "thumbsup")]
+        assert db.execute("SELECT count(*) FROM answer_pairs").fetchone() == (0,)

@@ -77,9 +77,14 @@ async def test_encrypted_ones_are_looked_into_too(tmp_path: Path, secret: Secret
     try:
         await put(store, "a", session="s")
         await asyncio.to_thread(backup.backup, tmp_path / schema.NAME, tmp_path / "kept.db", secret)
+        for name in ("monday", "rlproxy.db.replaced-20261130-031000-000001"):  # no name and no magic tells the first
+            (tmp_path / name).write_bytes((tmp_path / "kept.db").read_bytes())
+        (tmp_path / "noise").write_bytes(os.urandom(8192))
         found = await store.erasure.copies_with(tmp_path, "session", "s")
-        assert [file.name for file in found.holding] == ["kept.db"] and found.unread == ()
+        copies = ["kept.db", "monday", "rlproxy.db.replaced-20261130-031000-000001"]
+        assert [file.name for file in found.holding] == copies and found.unread == ()
         assert await store.erasure.copies_with(tmp_path, "session", "another") == ((), ())
-        assert backup_scan.looked_through(tmp_path, "session", "s", Secret("cd" * 32)).unread == (tmp_path / "kept.db",)
+        unread = backup_scan.looked_through(tmp_path, "session", "s", Secret("cd" * 32)).unread
+        assert unread == (tmp_path / "kept.db", tmp_path / copies[2])
     finally:
         await store.close()

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
+from proxy.checks import results
+from proxy.checks.answers import AnswerCache, CheckedAnswer
 from proxy.cli.app import app
 from scripts.harness.command import python
 from scripts.harness.in_process import Proxy
@@ -53,6 +55,18 @@ def serve(home: Path, *, status: int, **env: str) -> Said:
 
 def told(said: Said) -> Any:
     return json.loads(said.stdout)
+
+
+async def test_what_an_evaluation_has_kept_goes(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    await fill(home)
+    AnswerCache(home).keep("k", "c1", CheckedAnswer("zanzibar"))
+    results.keep(home, {"rows": [{"completion": "c1", "slice": "zanzibar"}]})
+    away = next((home / "checks").rglob("k.json"))
+    said = rlproxy(home, "encrypt", "--key", f"file:{tmp_path / 'k'}").stdout
+    assert "2 files of `rlproxy eval` are overwritten" in said and not away.exists()
+    assert [file for file in (home / "checks").rglob("*") if file.is_file()] == []
+    assert told(rlproxy(home, "encrypt", "--json"))["evaluations"] == 0
 
 
 async def test_a_key_file_is_made_and_the_setting_written(tmp_path: Path) -> None:
