@@ -166,7 +166,7 @@ def _deleted_versions(db: sqlite3.Connection) -> set[int]:
 
 
 def _set_baselines(db: sqlite3.Connection, line: str, version: int) -> None:
-    """As the run that made this version left them; 0 without one."""
+    """Set both to what the run that made this version left; 0 without one."""
     row = db.execute(
         """SELECT json_extract(u.result, '$.baseline_after') AS baseline,
         json_extract(u.result, '$.episode_baseline_after') AS episode_baseline
