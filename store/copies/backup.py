@@ -247,9 +247,9 @@ def _forget_again(db: sqlite3.Connection, hashes: frozenset[str]) -> int:
     ids = {"completions": to_json(completion_ids), "ratings": to_json(rating_ids)}
     trained = {row["version"] for row in db.execute(_LEARNED, ids)}
     parents = {row["version"]: row["parent"] for row in db.execute("SELECT version, parent FROM adapters")}
-    heirs = tuple(sorted(forget._heirs(parents, trained)))
+    heirs = tuple(sorted(forget.heirs_of(parents, trained)))
     db.execute(_REACTIONS, (ids["ratings"],))
-    forget._delete(db, Forgetting(completion_ids, rating_ids, tuple(sorted(trained)), heirs, open_run=None))
+    forget.erase(db, Forgetting(completion_ids, rating_ids, tuple(sorted(trained)), heirs, open_run=None))
     return len(completion_ids) + len(rating_ids)
 
 

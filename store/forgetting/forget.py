@@ -73,7 +73,7 @@ def look(db: sqlite3.Connection, kind: Target, name: str) -> Forgetting:
     parents = {row["version"]: row["parent"] for row in adapters}
     trained = {row["version"] for row in adapters if row["run_id"] in trained_by}
     open_run = next((row["id"] for row in runs if row["status"] in ("claimed", "running")), None)
-    heirs = tuple(sorted(_heirs(parents, trained)))
+    heirs = tuple(sorted(heirs_of(parents, trained)))
     return Forgetting(tuple(completions), tuple(ratings), tuple(sorted(trained)), heirs, open_run, reactions)
 
 
@@ -92,7 +92,7 @@ def forget(db: sqlite3.Connection, kind: Target, name: str, actor: str, *, retra
         db.execute("DELETE FROM reactions WHERE rater = ?", (name,))
     if not forgetting.completions and not forgetting.ratings:
         return forgetting
-    _delete(db, forgetting)
+    erase(db, forgetting)
     # Counts alone: a log that keeps the names has not forgotten them.
     detail: dict[str, Any] = {
         "what": kind,
@@ -112,11 +112,11 @@ def delete(db: sqlite3.Connection, id: str) -> bool:
     forgetting = look(db, "completion", id)
     if forgetting.open_run is not None:
         raise InOpenRun(forgetting.open_run)
-    _delete(db, forgetting)
+    erase(db, forgetting)
     return bool(forgetting.completions)
 
 
-def _delete(db: sqlite3.Connection, forgetting: Forgetting) -> None:
+def erase(db: sqlite3.Connection, forgetting: Forgetting) -> None:
     """The rows; and what the run folders may have of them is owed. An episode goes with its last turn, and never trains
     without one that it had."""
     episodes = _ids(db, _EPISODES, _json(forgetting.completions))
@@ -169,7 +169,7 @@ def _open_run_on(db: sqlite3.Connection, versions: Iterable[int]) -> int | None:
     return None if row is None else int(row["id"])
 
 
-def _heirs(parents: dict[int, int], trained: set[int]) -> set[int]:
+def heirs_of(parents: dict[int, int], trained: set[int]) -> set[int]:
     """Versions that were built on these."""
     heirs: set[int] = set()
     for version in sorted(parents):  # a parent has the lower number
