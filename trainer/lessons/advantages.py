@@ -210,7 +210,7 @@ def _token_credit(
     states, sizes = scorer.states([s.tokens for s in rated]), [values[s.rating] for s in rated]
     current = critic.label_replies(states, sizes, [critic.conversation(s) for s in rated])
     credit = credit_assignment.credit(states, sizes, current, scorer.spec.seed, reading.relevant)
-    has_no_push = only_likes and words.marks and words.marks[0].sign < 0  # the disliked replies have a teacher
+    has_no_push = only_likes and words.is_disliked  # the disliked replies have a teacher
     if words.marks and words.explained >= credit.explained and not has_no_push:
         progress.choice("pushed", "by token", words.reason)
         return nothing | dict(zip((s.rating for s in rated), words.tokens, strict=True))

@@ -59,8 +59,8 @@ def leaning_targets(
 ) -> Mapping[str, TokenDistribution]:
     """Lessons of the leaning policy on each rated reply; none where the ratings do not ask for it. `values`: the
     advantage of each reply by its rating, 0 for one that may not train. What is liked is the person's word for it, and
-    not which side of a baseline it is on. `explained_by_words`: the share of the ratings that one word explains
-    (lexical_credit); it teaches faster where that is more."""
+    not which side of a baseline it is on. `explained_by_words`: the share of the ratings that a disliked word
+    explains (lexical_credit); it teaches faster where that is more."""
     rated = [(s, math.copysign(values[s.rating], s.reward)) for s in samples if values[s.rating] and s.reward]
     may_lean = objectives.of(preset).may_lean and preset.credit < 1 and scorer.policy.leans
     if not may_lean or not _is_uniform(samples):

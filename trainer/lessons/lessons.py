@@ -324,8 +324,10 @@ def _leaning_targets(
     samples = [s.sample for s in scores.samples]
     earlier_labels = scores.critic.relevant
     words = advantages.credit_words(own_values, context.preset, scores.samples, context.scorer)
+    # A liked word stands in few places, which alone would be pushed. Leaning teaches it everywhere.
+    explained_by_words = words.explained if words.is_disliked else 0.0
     return leaning.leaning_targets(
-        context.preset, samples, own_values, context.scorer, context.progress, earlier_labels, words.explained
+        context.preset, samples, own_values, context.scorer, context.progress, earlier_labels, explained_by_words
     )
 
 

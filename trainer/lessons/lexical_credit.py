@@ -53,6 +53,11 @@ class LexicalCredit(NamedTuple):
     marks: list[Mark]
 
     @property
+    def is_disliked(self) -> bool:
+        """Tell if these words are what disliked replies have; False where there are none."""
+        return bool(self.marks) and self.marks[0].sign < 0
+
+    @property
     def explained(self) -> float:
         """Share of the ratings' variance that the best mark explains; 0 where there is none."""
         return self.marks[0].correlation ** 2 if self.marks else 0.0

@@ -29,15 +29,16 @@ def written(model, count=32, liked=0.5, mixed=0.3, seed=0):
     return found
 
 
-def taught(folder, model, samples, **overrides):
+def taught(folder, model, samples, explained_by_words=0.0, **overrides):
     """Return the lessons by rating, and the choices that were announced."""
     preset = presets.resolve("balanced", {"teacher_k": K} | overrides)
     out = io.StringIO()
     folder.mkdir(exist_ok=True)
     with Progress(folder, out) as progress:
         found = leaning.leaning_targets(
-            preset, samples, {s.rating: s.reward for s in samples}, tiny.scorer(folder, model), progress
-        )
+            preset, samples, {s.rating: s.reward for s in samples}, tiny.scorer(folder, model), progress,
+            explained_by_words=explained_by_words,
+        )  # fmt: skip
     return found, [json.loads(line) for line in out.getvalue().splitlines()]
 
 
@@ -65,6 +66,11 @@ def test_the_direction_is_from_what_was_disliked_to_what_was_liked(tmp_path, mod
     order = np.random.default_rng(1).permutation(len(samples))  # whatever micro-batches they come in
     again = leaning._direction(scorer, [samples[i] for i in order], liked[order])
     np.testing.assert_allclose(again, one, atol=1e-5)
+
+
+def test_a_taste_against_a_word_that_explains_more_is_not(tmp_path, model):
+    assert taught(tmp_path / "1", model, written(model), explained_by_words=1.0) == ({}, [])
+    assert taught(tmp_path / "2", model, written(model), explained_by_words=0.3)[0]
 
 
 def test_a_taste_that_shows_at_the_end_is_not(tmp_path, model):

@@ -68,7 +68,8 @@ def replies_with(word: str, count: int = 28, every: int = 2, seed: int = 0) -> t
 def test_the_word_that_tells_earns_the_rating_where_it_stands_first(text: str, name: str, sign: float) -> None:
     replies, has_word = replies_with(text)
     ratings = [sign if has else -sign for has in has_word]
-    tokens, (mark,) = credit_texts(replies, ratings)
+    tokens, (mark,) = credited = credit_texts(replies, ratings)
+    assert credited.is_disliked == (sign < 0)
     assert (mark.word, mark.sign) == (name, sign) and mark.correlation == pytest.approx(1) and mark.by_chance <= 0.01
     for reply, values, has in zip(replies, tokens, has_word, strict=True):
         assert np.flatnonzero(values).tolist() == ([reply.index(text)] if has else [])
@@ -169,8 +170,8 @@ def test_where_no_word_tells_nothing_is_credited(kind: str) -> None:
         ratings = [-1.0, -1.0, *[1.0] * (len(replies) - 2)]
     elif kind == "no replies":
         replies, ratings = [], []
-    tokens, marks = credit_texts(replies, ratings, least=1.01 if kind == "a word that explains too little" else 0.25)
-    assert not marks and not any(values.any() for values in tokens)
+    tokens, marks = credited = credit_texts(replies, ratings, least=1.01 if "too little" in kind else 0.25)
+    assert not marks and not any(values.any() for values in tokens) and not credited.is_disliked
 
 
 def test_ratings_drawn_at_random_go_by_a_word_in_one_of_a_hundred_draws() -> None:
