@@ -299,9 +299,8 @@ def duration(estimate: Estimate, threads: int) -> Duration | None:
     rounded = speed.bfloat16 if way.store != "float32" else speed.float32
     scored = speed.bfloat16 if way.store == "bfloat16" else speed.float32
     seconds = work.scoring / scored + work.steps / rounded + work.writing / rounded
-    quiet_s = START_S + seconds / CPU_REACHED / math.sqrt(
-        threads
-    )  # two are 1.4 times as fast as one; more were not tried
+    # Two threads are 1.4 times as fast as one; more were not tried.
+    quiet_s = START_S + seconds / CPU_REACHED / math.sqrt(threads)
     return Duration(quiet_s, True, quiet_s * slowdown if (slowdown := _slowdown(threads)) is not None else None)
 
 

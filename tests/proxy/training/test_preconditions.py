@@ -1,4 +1,4 @@
-"""What keeps a run from starting: here an experiment, whose end says which version the next run goes on from."""
+"""An experiment keeps a run from starting: its end says which version the next run goes on from."""
 
 from __future__ import annotations
 

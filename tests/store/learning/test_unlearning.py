@@ -1,4 +1,4 @@
-"""What changes in the database when versions that learned from what was forgotten go."""
+"""The database after the versions that learned from forgotten data are gone."""
 
 from __future__ import annotations
 
