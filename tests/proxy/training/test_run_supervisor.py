@@ -163,20 +163,26 @@ async def test_a_click_whose_checks_end_after_the_run_has_begun_is_refused(
     await no_further_run(proxy)
 
 
+def hold_claim(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when a run is being claimed; and to be set, for it to go on."""
+    claim, claiming, goes_on = proxy.store.samples.claim, asyncio.Event(), asyncio.Event()
+
+    async def wait_and_claim(requirements: SampleRequirements) -> Any:
+        claiming.set()
+        await goes_on.wait()
+        return await claim(requirements)
+
+    monkeypatch.setattr(proxy.store.samples, "claim", wait_and_claim)
+    return claiming, goes_on
+
+
 @pytest.mark.parametrize("count", [3, 4])
 async def test_a_click_while_a_run_is_claimed_means_that_run(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """With three ratings that run was asked for, with four it begins by itself."""
     proxy.launcher.hold = True
-    claim, claiming, goes_on = proxy.store.samples.claim, asyncio.Event(), asyncio.Event()
-
-    async def slowly(requirements: SampleRequirements) -> Any:
-        claiming.set()
-        await goes_on.wait()
-        return await claim(requirements)
-
-    monkeypatch.setattr(proxy.store.samples, "claim", slowly)
+    claiming, goes_on = hold_claim(proxy, monkeypatch)
     await rated(proxy, count)
     if count == 3:
         assert (await proxy.post("/rl/train"))[0] == 202
@@ -192,14 +198,7 @@ async def test_a_click_for_another_line_while_a_run_is_claimed_is_kept(
 ) -> None:
     await create(proxy, "ann")
     await rate(proxy, "ann", 1)
-    claim, claiming, goes_on = proxy.store.samples.claim, asyncio.Event(), asyncio.Event()
-
-    async def slowly(requirements: SampleRequirements) -> Any:
-        claiming.set()
-        await goes_on.wait()
-        return await claim(requirements)
-
-    monkeypatch.setattr(proxy.store.samples, "claim", slowly)
+    claiming, goes_on = hold_claim(proxy, monkeypatch)
     await rated(proxy, 4)
     await claiming.wait()
     assert (await proxy.post("/rl/train?line=ann"))[0] == 202
